@@ -77,7 +77,7 @@ def on_devices(function: Any, **options: Any) -> Any:
 
     def local(x: jax.Array, ids: jax.Array, params: Any) -> Any:
         made, stats = moe.layer(
-            function, x, ids, None, params, axis_name="x", return_stats=True, **options
+            x, ids, None, params, expert_fn=function, axis_name="x", return_stats=True, **options
         )
         return made, jax.tree.map(lambda count: count[None], stats)
 

@@ -68,11 +68,11 @@ class MoE(nnx.Module):
 
     def _on_device(self, x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
         return moe.layer(
-            _expert,
             x,
             ids,
             weights,
             (up, down),
+            expert_fn=_expert,
             num_experts=self.num_experts,
             axis_name=self.axis_name,
             **self.options,

@@ -152,8 +152,8 @@ def one_expert(rows, params):
 def levelled(tokens, router, up, down, *, balance):
     weights, ids = jax.lax.top_k(jax.nn.softmax(tokens @ router), TOP_K)
     made, stats = fastjax.moe.layer(
-        one_expert,
         *(tokens, ids, weights, (up, down)),
+        expert_fn=one_expert,
         num_experts=EXPERTS,
         axis_name="expert",
         balance=balance,
@@ -235,11 +235,11 @@ assert losses[-1] < losses[0]
 def in_one_call(tokens, router, up, down, chunks):
     weights, ids = jax.lax.top_k(jax.nn.softmax(tokens @ router), TOP_K)
     return fastjax.moe.layer(
-        experts,
         tokens,
         ids,
         weights,
         (up, down),
+        grouped_fn=experts,
         num_experts=EXPERTS,
         axis_name="expert",
         chunks=chunks,

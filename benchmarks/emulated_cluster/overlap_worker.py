@@ -226,11 +226,11 @@ def _program(
 
     def whole(x: jax.Array, ids: jax.Array, weights: jax.Array, factors: jax.Array) -> jax.Array:
         return moe.layer(
-            experts,
             x,
             ids,
             weights,
             factors,
+            grouped_fn=experts,
             num_experts=layer.experts,
             axis_name=AXIS,
             chunks=chunks,

@@ -32,11 +32,11 @@ def fast(
 
     def layer(x: Any, ids: Any, weights: Any, experts: tuple[Any, Any]) -> tuple[Any, Any]:
         result, stats = moe.layer(
-            _expert,
             x,
             ids,
             weights,
             experts,
+            expert_fn=_expert,
             num_experts=experts[0].shape[0] * jax.lax.axis_size(AXIS),
             axis_name=AXIS,
             scheduler=scheduler,

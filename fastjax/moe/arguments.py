@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -99,6 +100,28 @@ def check_weights(weights: jax.Array, choices: tuple[int, ...]) -> jax.Array:
 def in_one_dimension(array: jax.Array) -> jax.Array:
     """An array of tokens, shape (..., columns), as one of shape (tokens, columns)."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def check_functions(expert_fn: Any, grouped_fn: Any) -> None:
+    """Refuses all but one function that can be called with the arguments that it will get."""
+    usage = (
+        "moe.layer needs expert_fn, a function of (rows, params) for the rows of one expert, or "
+        "grouped_fn, one of (rows, group_sizes, params) for all rows of a device"
+    )
+    given = {"expert_fn": (expert_fn, 2), "grouped_fn": (grouped_fn, 3)}
+    given = {name: pair for name, pair in given.items() if pair[0] is not None}
+    if len(given) != 1:
+        raise ArgumentError(f"{usage}; got {'both' if given else 'neither'}.")
+    ((name, (function, wanted)),) = given.items()
+    if not callable(function):
+        raise ArgumentError(f"{usage}; {name} is {type(function).__name__}, no function.")
+    of = getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(function).bind(*range(wanted))
+    except TypeError as error:
+        raise ArgumentError(f"{usage}; {name}={of} takes other arguments: {error}.") from error
+    except ValueError:
+        pass  # some built-in functions have no signature
 
 
 def check_count(name: str, value: object) -> None:

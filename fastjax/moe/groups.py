@@ -204,8 +204,7 @@ def _traced(function: Function, rows: jax.Array, params: Params) -> ClosedJaxpr:
         raise ArgumentError(
             "function must not name values by checkpoint_name: no policy finds them in tiles, and "
             "the backward pass makes them again. Leave the names out, or apply products to all "
-            "rows, with grouped_dot or jax.lax.ragged_dot; in a layer, by a function of three "
-            "arguments, (rows, group_sizes, params)."
+            "rows, with grouped_dot or jax.lax.ragged_dot; in a layer, by its grouped_fn."
         )
     return program
 

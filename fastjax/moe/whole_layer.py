@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, chunk_count, padding, pipeline, replication, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
 from fastjax.moe.balancing import Balancing
@@ -34,12 +32,13 @@ from fastjax.traced.nonnegative import look_up
 
 @jax.named_scope("moe_layer")
 def layer(
-    function: Callable[..., jax.Array],
     x: jax.Array,
     expert_ids: jax.Array,
     weights: jax.Array | None,
     params: Params,
     *,
+    expert_fn: Callable[[jax.Array, Any], jax.Array] | None = None,
+    grouped_fn: Callable[[jax.Array, jax.Array, Any], jax.Array] | None = None,
     num_experts: int,
     axis_name: AxisName,
     chunks: int | None = None,
@@ -66,14 +65,16 @@ def layer(
     on the rows beside it; gradients of params do by the order of sums only.
 
     Args:
-      function: what an expert does. `function(rows, params)`, rows of shape (some, width) and one
-        expert's params, is applied by `grouped_map`; `function(rows, group_sizes, params)`, rows of
-        shape (room, width) as `dispatch` returns them and all params of this device, as it is; rows
-        of padding are then not zeros, but their group's last row again. Returns a row for each.
       x: tokens of this device, shape (..., width): any number of axes in front.
       expert_ids: experts of each token, integers, shape (..., k); see `dispatch`.
       weights: of each token's choices, shape (..., k), or None for 1.
       params: a pytree of arrays of the experts of this device, shape (experts of a device, ...).
+      expert_fn: what one expert does: `expert_fn(rows, params)`, rows of shape (some, width) and
+        one expert's params, returns a row for each. Applied by `grouped_map`.
+      grouped_fn: instead of expert_fn, what a device's experts do together:
+        `grouped_fn(rows, group_sizes, params)`, rows of shape (room, width) and group_sizes as
+        `dispatch` returns them, and all params of this device, returns a row for each. Rows of
+        padding are not zeros, but their group's last row again.
       num_experts: experts of all devices together, a multiple of the devices.
       axis_name: mesh axis, or several, that experts are spread over.
       chunks: how many, from 1 to tokens; one in a shard_map that leaves axes to XLA, which would
@@ -95,12 +96,11 @@ def layer(
       payload_dtype: type that rows travel in, there and back; see `dispatch`.
       deduplicate: see `dispatch`; decided once for all chunks.
       balance: whether rows of popular experts are computed by other devices of the server, too,
-        which get their params for this step; a function of three arguments gets params with as many
-        leading entries as group_sizes then, see `Handle.params`, and leaves that all experts share
-        cannot be among them. By default only for functions of two arguments, where CPU devices of
-        several processes share the experts, seconds_per_row is given, and the model of a layer
-        predicts a gain for skewed popularity and hardly a loss for even; see
-        docs/how_to/balance_experts.md.
+        which get their params for this step; grouped_fn gets params with as many leading entries as
+        group_sizes then, see `Handle.params`, and leaves that all experts share cannot be among
+        them. By default only with expert_fn, where CPU devices of several processes share the
+        experts, seconds_per_row is given, and the model of a layer predicts a gain for skewed
+        popularity and hardly a loss for even; see docs/how_to/balance_experts.md.
       copies: the most copies of experts that a device has then; see `dispatch`.
       no_expert: see `dispatch`.
       replicated: whether all devices have the same tokens; then all get all results, which do not
@@ -111,12 +111,12 @@ def layer(
       return_stats: whether to return `LayerStats`, too.
 
     Returns:
-      Tokens, shape (..., width of what function returns), of the type of its rows; or these and
-      what the layer did.
+      Tokens, shape (..., width of what the function returns), of the type of its rows; or these
+      and what the layer did.
 
     Raises:
-      ArgumentError: shapes or types do not fit, there are not so many tokens as chunks, or function
-        does not take two or three arguments.
+      ArgumentError: shapes or types do not fit, there are not so many tokens as chunks, or neither
+        function or both are given, or one that takes other arguments.
       TopologyError, OptionError, UnsupportedError, NameError, jax.errors.JaxRuntimeError: as
         `fast_ragged_all_to_all`.
     """
@@ -126,13 +126,15 @@ def layer(
     arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
     arguments.check_seconds_per_row(seconds_per_row)
     arguments.check_experts(num_experts, devices)
+    arguments.check_functions(expert_fn, grouped_fn)
     # Of an expert, which all chunks and rounds, and copies, must have alike: tiles have as many.
     choices = tokens.expert_ids.size * (1 if replicated else devices)
-    experts, of_one = _of_rows(function, alignment, math.ceil(ROUND_FACTOR * choices / num_experts))
-    if of_one:
+    usual_rows = math.ceil(ROUND_FACTOR * choices / num_experts)
+    experts = _of_rows(expert_fn, grouped_fn, alignment, usual_rows)
+    if expert_fn is not None:
         arguments.check_params(params, num_experts // devices)
-    if balance is None and not of_one:
-        balance = False  # functions have to know of copies
+    elif balance is None:
+        balance = False  # a grouped_fn has to know of copies
     balancing = Balancing(balance, copies, _bytes_of_one(params), seconds_per_row)
     options = Options(
         num_experts,
@@ -343,32 +345,24 @@ def _bytes_of_one(params: Params) -> int:
 
 
 def _of_rows(
-    function: Callable[..., jax.Array], alignment: int, usual_rows: int
-) -> tuple[Experts, bool]:
+    expert_fn: Callable[..., jax.Array] | None,
+    grouped_fn: Callable[..., jax.Array] | None,
+    alignment: int,
+    usual_rows: int,
+) -> Experts:
     """The function of all experts of a device, to whose results padding adds nothing.
 
-    And whether it is made of a function of one expert, which usually has so many rows.
+    One expert usually has so many rows.
     """
-    usage = "function must be a function of (rows, params) or (rows, group_sizes, params)"
-    if not callable(function):
-        raise ArgumentError(f"{usage}, got {type(function).__name__}.")
-    name = getattr(function, "__name__", type(function).__name__)
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{usage}, got {name!r}: {error}.") from error
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    wanted = [p for p in parameters if p.kind in positional and p.default is p.empty]
-    if len(wanted) == 3:
-        return lambda rows, sizes, without, params: function(
+    if grouped_fn is not None:
+        return lambda rows, sizes, without, params: grouped_fn(
             padding.filled(rows, without, sizes, alignment), sizes, params
-        ), False
-    if len(wanted) == 2:
-        return lambda rows, sizes, without, params: grouped_map(
-            *(function, rows, params, sizes, without if alignment > 1 else None),
-            usual_rows=usual_rows or None,
-        ), True
-    raise ArgumentError(f"{usage}; {name!r} takes {len(wanted)} without defaults.")
+        )
+    assert expert_fn is not None
+    return lambda rows, sizes, without, params: grouped_map(
+        *(expert_fn, rows, params, sizes, without if alignment > 1 else None),
+        usual_rows=usual_rows or None,
+    )
 
 
 def _for_chunks(

@@ -98,11 +98,11 @@ def layer(*, balance: bool) -> Program:
 
     def local(x: jax.Array, ids: jax.Array, factors: jax.Array) -> list[jax.Array]:
         tokens, stats = moe.layer(
-            lambda rows, factors: rows * factors,
             x[0],
             ids[0],
             None,
             factors,
+            expert_fn=lambda rows, factors: rows * factors,
             num_experts=experts,
             axis_name="x",
             topology=fastjax.Topology(servers, size // servers),

@@ -68,8 +68,8 @@ def layers(x, sizes, chunks=1):
     return jnp.stack(
         [
             moe.layer(
-                lambda rows, p: rows @ p,
                 *(x[i], jnp.where(sizes[i].min() < 0, 99, ids), weights, params),
+                expert_fn=lambda rows, p: rows @ p,
                 num_experts=EXPERTS,
                 axis_name="x",
                 chunks=chunks,

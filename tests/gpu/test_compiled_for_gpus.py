@@ -154,11 +154,11 @@ def test_a_layer_in_chunks(count, deduplicate):
     def step(x: Any, ids: Any, weights: Any, params: Any) -> Any:
         def layer(x: Any, weights: Any, params: Any) -> Any:
             return fastjax.moe.layer(
-                lambda row, param: jnp.tanh(row @ param),
                 x,
                 ids,
                 weights,
                 params,
+                expert_fn=lambda row, param: jnp.tanh(row @ param),
                 num_experts=experts,
                 axis_name="x",
                 chunks=4,

@@ -121,7 +121,7 @@ def test_a_layer_in_chunks_beside_its_experts(rng, platform):
                 fastjax.moe.layer, num_experts=8, axis_name="x", deduplicate=deduplicate
             )
             expert = lambda rows, param: jnp.tanh(rows @ param)  # noqa: E731
-            of = lambda x, w, p: layer(expert, x, ids, w, p, chunks=chunks)  # noqa: E731
+            of = lambda x, w, p: layer(x, ids, w, p, expert_fn=expert, chunks=chunks)  # noqa: E731
             value, back = jax.vjp(of, x, weights, params)
             return value, *back(value)
 

@@ -56,7 +56,8 @@ def test_summary_of_layers_that_are_trained(rng, collecting, deduplicate, progra
     def block(x, ids, params):
         with jax.named_scope("block"):
             return fastjax.moe.layer(
-                lambda rows, params: rows * params, x, ids, jnp.ones(ids.shape), params,
+                x, ids, jnp.ones(ids.shape), params,
+                expert_fn=lambda rows, params: rows * params,
                 num_experts=8, axis_name="x", topology=TOPOLOGY, chunks=2, deduplicate=deduplicate,
             )  # fmt: skip
 

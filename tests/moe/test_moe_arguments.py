@@ -28,7 +28,7 @@ def compiled(shape, deduplicate):
 
     def local(x, weights, params, ids):
         def loss(x, weights, params):
-            result = moe.layer(expert, x, ids, weights, params, **usual)
+            result = moe.layer(x, ids, weights, params, expert_fn=expert, **usual)
             return (result**2).sum(), result
 
         (_, result), slopes = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, weights, params)
@@ -104,7 +104,7 @@ def test_weights_of_rows(rng, deduplicate):
         np.testing.assert_array_equal(each[device], found)
 
 
-def refused(function=expert, number=None, take=False, **changed):
+def refused(expert_fn=expert, take=False, **changed):
     """A trace of a layer, or of dispatch, with something wrong."""
     ids = np.zeros((2 * DEVICES, TOP_K), changed.pop("dtype", np.int32))
     x = np.zeros((2 * DEVICES, WIDTH), np.float32)
@@ -114,7 +114,7 @@ def refused(function=expert, number=None, take=False, **changed):
     def local(x, ids, params):
         if take:
             return moe.take_weights(moe.dispatch(x, ids, **USUAL)[2])[0]
-        return moe.layer(function, x, ids, None, params, **USUAL, **changed)
+        return moe.layer(x, ids, None, params, expert_fn=expert_fn, **USUAL, **changed)
 
     specs = {"in_specs": (P("x"), P("x"), spec), "out_specs": P("x")}
     return lambda: jax.eval_shape(jax.shard_map(local, mesh=mesh_of(), **specs), x, ids, params)
@@ -123,8 +123,7 @@ def refused(function=expert, number=None, take=False, **changed):
 test_refused_when_traced = refusals(
     ArgumentError,
     (refused(spec=P()), "params['down'][0] has shape (16, 5, 6)", "2 experts", "in_specs"),
-    (refused(function=None), "function must be a function of", "got NoneType"),
-    (refused(function=functools.partial(expert, params=1)), "'partial' takes 1 without defaults"),
+    (refused(expert_fn=functools.partial(expert, params=1)), "expert_fn=partial takes"),
     (refused(take=True), "this handle has no weights"),
     (refused(no_expert=3), "no_expert must be an integer", "an expert, 0 to 15; got 3"),
     (refused(no_expert=True), "no_expert must be an integer", "got True"),

@@ -154,7 +154,7 @@ def test_the_same_bits_with_and_without(data):
 @functools.cache
 def compiled(chunks, factor, **options):
     options |= {"chunks": chunks, "buffer_factor": factor, "topology": BALANCED["topology"]}
-    local = functools.partial(layer, function=lambda rows, scale: rows * scale, **options)
+    local = functools.partial(layer, expert_fn=lambda rows, scale: rows * scale, **options)
     return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
 
 
@@ -210,7 +210,7 @@ def test_functions_of_all_experts_get_params_of_copies(rng):
         scale = np.where(np.arange(EXPERTS) % 2 == 0, 0.5, 1.0)[:, None, None]
         return dense(x, weights, (params["up"], down_of(params)[0] * scale), ids)
 
-    function = functools.partial(layer, function=whole, copies=3, **BALANCED)
+    function = functools.partial(layer, expert_fn=None, grouped_fn=whole, copies=3, **BALANCED)
     mapped = jax.shard_map(function, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
     same(jax.jit(mapped)(x, weights, params, ids), reference(x, weights, params, ids))
     loss = lambda f, floats: (f(x, weights, params | floats, ids) ** 2).sum()  # noqa: E731
@@ -272,7 +272,8 @@ def test_platforms_without_a_backend(rng, monkeypatch, deduplicate):
 
 def test_params_without_an_entry_for_each_expert_are_refused(rng):
     x, weights, _, ids = problem(rng, 4)
-    local = functools.partial(layer, function=lambda rows, _, p: rows * p, **BALANCED)
+    given = {"expert_fn": None, "grouped_fn": lambda rows, _, p: rows * p}
+    local = functools.partial(layer, **given, **BALANCED)
     specs = {"in_specs": (P("x"), P("x"), P(), P("x")), "out_specs": P("x")}
     with pytest.raises(ArgumentError, match="2 experts of this device"):
         jax.eval_shape(

@@ -28,11 +28,11 @@ def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
     def local(x, weights, ids):
         def layer(x, weights):
             return moe.layer(
-                lambda rows, scale: rows * scale,
                 x,
                 ids,
                 weights,
                 jnp.ones((EXPERTS // 8, 1)),
+                expert_fn=lambda rows, scale: rows * scale,
                 num_experts=EXPERTS,
                 axis_name="x",
                 chunks=chunks,

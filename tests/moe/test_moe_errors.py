@@ -160,7 +160,9 @@ def test_an_expert_id_out_of_range_in_chunks():
     def local(x, ids):
         params, weights = jnp.ones((1, 1)), jnp.ones((4, 2))
         split = {"num_experts": 8, "axis_name": "x", "chunks": 2}
-        return moe.layer(lambda rows, p: rows * p, x[0], ids[0], weights, params, **split)[None]
+        return moe.layer(
+            x[0], ids[0], weights, params, expert_fn=lambda rows, p: rows * p, **split
+        )[None]
 
     run = jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
     for wrong, dtype in ((2**32 - 1, "uint32"), (-3, "int32")):

@@ -415,5 +415,5 @@ test_refused = refusals(
     (with_a_collective(summed), "must not exchange anything with other devices"),
     (with_a_collective(exchanged), "must not exchange anything", "has ['fast_ragged_all_to_all']"),
     (with_what_devices_share(jax.nn.softplus), "a value that devices share", "jax.lax.pcast("),
-    (mapped(named), "must not name values by checkpoint_name", "a function of three arguments"),
+    (mapped(named), "must not name values by checkpoint_name", "a layer, by its grouped_fn"),
 )

@@ -68,13 +68,13 @@ def in_three_steps(options, x, weights, ids, experts):
     return moe.combine(rows, handle, payload_dtype=options.get("payload_dtype"))
 
 
-def in_chunks(options, chunks, function, x, weights, ids, experts):
+def in_chunks(options, chunks, expert_fn, x, weights, ids, experts):
     return moe.layer(
-        function,
         x,
         ids,
         weights,
         experts,
+        expert_fn=expert_fn,
         num_experts=EXPERTS,
         axis_name="x",
         chunks=chunks,
@@ -110,7 +110,9 @@ def test_a_function_of_all_experts(rng):
     problem = reference.problem(rng, DEVICES, 6, EXPERTS)
     options = {"deduplicate": True}
     result, grads = run(problem, functools.partial(in_three_steps, options))
-    got, got_grads = run(problem, functools.partial(in_chunks, options, 2, all_experts))
+    got, got_grads = run(
+        problem, functools.partial(in_chunks, options | {"grouped_fn": all_experts}, 2, None)
+    )
     close((got, got_grads), (result, grads), 1e-4)
 
 
@@ -157,8 +159,8 @@ marked.defvjp(
 
 @functools.cache
 def parts_of_four_chunks(deduplicate, *, gradients=False):
-    options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
-    local = functools.partial(in_chunks, options, 4, marked)
+    options = {"deduplicate": deduplicate, "buffer_factor": 1.5, "grouped_fn": marked}
+    local = functools.partial(in_chunks, options, 4, None)
     parts = parts_of(lowered(local, 16, gradients=gradients).compile().as_text())
 
     def calls_of(target, *scopes):
@@ -247,8 +249,8 @@ def test_gradients_gather_counts_alone(chunks):
     Without deduplication they bring all but those of experts with little room.
     """
     for deduplicate in (True, False):
-        options = {"deduplicate": deduplicate, "buffer_factor": 1.5}
-        local = functools.partial(in_chunks, options, chunks, marked)
+        options = {"deduplicate": deduplicate, "buffer_factor": 1.5, "grouped_fn": marked}
+        local = functools.partial(in_chunks, options, chunks, None)
         text = lowered(local, 6, gradients=True).as_text()
         plans = chunks * (1 + deduplicate)
         gathers = 0 if handlers.emulates_gpus() else 1 + deduplicate
@@ -342,14 +344,18 @@ def takes_one(rows):
         ({"seconds_per_row": -1.0}, "seconds_per_row must be"),
         ({"seconds_per_row": float("inf")}, "seconds_per_row must be"),
         ({"seconds_per_row": "1"}, "seconds_per_row must be"),
-        ({"function": takes_one}, "'takes_one' takes 1 without defaults"),
-        ({"function": jnp.zeros(3)}, r"function must be a function of .*, got (ArrayImpl|Array)\."),
+        ({"expert_fn": takes_one}, "expert_fn=takes_one takes other arguments: too many"),
+        ({"expert_fn": all_experts}, "expert_fn=all_experts takes other .*: missing .* 'params'"),
+        ({"expert_fn": jnp.zeros(3)}, r"expert_fn is (ArrayImpl|Array), no function\."),
+        ({"expert_fn": None}, r"needs expert_fn, .* or grouped_fn, .*; got neither\."),
+        ({"grouped_fn": all_experts}, "got both"),
+        ({"expert_fn": None, "grouped_fn": one_expert}, "grouped_fn=one_expert takes other"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_refusals(change, message):
-    given = {"function": one_expert, "chunks": None} | change
-    function = given.pop("function")
+    given = {"expert_fn": one_expert, "chunks": None} | change
+    function = given.pop("expert_fn")
     chunks = given.pop("chunks")
     with pytest.raises(ArgumentError, match=message):
         compiled(functools.partial(in_chunks, given, chunks, function))
@@ -424,8 +430,8 @@ def test_experts_that_use_traced_values(rng, deduplicate):
                 def function(rows, group_sizes, params):
                     return all_experts(rows, group_sizes, params) * mask * scale + shift
 
-                options = {"deduplicate": deduplicate}
-                return in_chunks(options, chunks, function, rows, weights, ids, experts), None
+                options = {"deduplicate": deduplicate, "grouped_fn": function}
+                return in_chunks(options, chunks, None, rows, weights, ids, experts), None
 
             return jax.lax.scan(body, x, jax.random.split(jax.random.key(0), 2))[0]
 

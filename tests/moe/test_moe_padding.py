@@ -32,6 +32,9 @@ def all_experts(rows, sizes, params):
     return products(normed, params[0]) + products(logarithms, params[1])
 
 
+FUNCTIONS = {"expert_fn": expert, "grouped_fn": all_experts}
+
+
 def problem(rng):
     """Tokens, router and experts; nothing is so near zero that small differences count."""
     x, router, _ = reference.problem(rng, DEVICES, 7, EXPERTS)
@@ -61,23 +64,24 @@ def kept_by(options, x, router):
 
 
 @pytest.mark.parametrize(
-    ("function", "options"),
+    ("name", "options"),
     [
-        (expert, {"deduplicate": False}),
-        (expert, {"deduplicate": True, "chunks": 2, "buffer_factor": 0.8, "drop": True}),
-        (expert, {"deduplicate": False, "payload_dtype": jnp.float8_e4m3fn}),
-        (all_experts, {"deduplicate": True}),
-        (all_experts, {"deduplicate": False, "chunks": 2, "buffer_factor": 0.8, "drop": True}),
-        (all_experts, {"deduplicate": True, "payload_dtype": jnp.bfloat16}),
+        ("expert_fn", {"deduplicate": False}),
+        ("expert_fn", {"deduplicate": True, "chunks": 2, "buffer_factor": 0.8, "drop": True}),
+        ("expert_fn", {"deduplicate": False, "payload_dtype": jnp.float8_e4m3fn}),
+        ("grouped_fn", {"deduplicate": True}),
+        ("grouped_fn", {"deduplicate": False, "chunks": 2, "buffer_factor": 0.8, "drop": True}),
+        ("grouped_fn", {"deduplicate": True, "payload_dtype": jnp.bfloat16}),
     ],
     ids=lambda value: ",".join(map(str, value.values())) if isinstance(value, dict) else None,
 )
-def test_padding_reaches_neither_values_nor_gradients(rng, options, function):
+def test_padding_reaches_neither_values_nor_gradients(rng, options, name):
     x, router, params = problem(rng)
     options = {"alignment": 8, **options}
+    function = {"expert_fn": None} | {name: FUNCTIONS[name]}
     kept = np.asarray(kept_by(options, x, router))
     assert kept.all() == ("buffer_factor" not in options)
-    got = jax.jit(with_gradients(layer_on_devices(function, **options)))(x, router, params)
+    got = jax.jit(with_gradients(layer_on_devices(**function, **options)))(x, router, params)
     narrow = options.get("payload_dtype")
     wanted = jax.jit(with_gradients(functools.partial(dense, kept=kept, rounding=narrow)))(
         x, router, params

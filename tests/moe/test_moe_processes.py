@@ -53,9 +53,9 @@ class Way:
         del options["servers"]
 
         def local(x, weights, params, ct, ids):
-            layer = functools.partial(moe.layer, return_stats=True, **options)
+            layer = functools.partial(moe.layer, expert_fn=expert, return_stats=True, **options)
             result, back, stats = jax.vjp(
-                lambda x, *others: layer(expert, x, ids, *others), x, weights, params, has_aux=True
+                lambda x, *others: layer(x, ids, *others), x, weights, params, has_aux=True
             )
             return result, *back(ct), stats.rounds[None]
 

@@ -87,8 +87,8 @@ def counted(tokens, way):
     def local(x, weights, params, ids):
         shaped = (a.reshape(1, *a.shape) for a in (x, ids, weights))
         result, stats = moe.layer(
-            lambda rows, scale: rows * scale,
             *(*shaped, params),
+            expert_fn=lambda rows, scale: rows * scale,
             num_experts=EXPERTS,
             axis_name="x",
             buffer_factor=0.5,

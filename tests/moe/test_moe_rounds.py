@@ -81,8 +81,8 @@ def test_rounds_of_any_tokens(data):
 def compiled(tokens, factor):
     def local(x, weights, params, ids):
         result, stats = moe.layer(
-            lambda rows, scale: rows * scale,
             *(x, ids, weights, params),
+            expert_fn=lambda rows, scale: rows * scale,
             num_experts=EXPERTS,
             axis_name="x",
             buffer_factor=factor,
@@ -144,7 +144,7 @@ def test_values_around_the_function(rng):
                 return rows * scale
 
             usual = {"num_experts": EXPERTS, "axis_name": "x", "buffer_factor": 1.25}
-            return moe.layer(function, x, ids, weights, (), **usual)
+            return moe.layer(x, ids, weights, (), grouped_fn=function, **usual)
 
         specs = (P("x"), P("x"), P("x"), P())
         mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=P("x"))
@@ -168,7 +168,9 @@ def test_collectives_of_the_function(rng, check_vma):
         whole = (jax.lax.all_gather(params[0], "d", axis=2, tiled=True), params[1])
         return moe.grouped_map(expert, rows, whole, sizes)
 
-    local = functools.partial(layer, function=gathered, topology=fastjax.Topology(2, 2))
+    local = functools.partial(
+        layer, expert_fn=None, grouped_fn=gathered, topology=fastjax.Topology(2, 2)
+    )
     spread = P(("d", "x"))
     split = P("x", None, "d"), P("x")
     specs = {"in_specs": (spread, spread, split, spread), "out_specs": spread}

@@ -213,8 +213,8 @@ def test_mean_over_devices_is_of_all_tokens(rng):
         scores = x @ router
         ids, weights = moe.route(scores, 3)
         _, stats = moe.layer(
-            lambda rows, scale: rows * scale,
             *(x, ids, weights, jnp.ones((2, 1))),
+            expert_fn=lambda rows, scale: rows * scale,
             num_experts=16,
             axis_name="x",
             return_stats=True,

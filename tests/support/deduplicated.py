@@ -46,13 +46,13 @@ def one_expert(rows, params):
     return jnp.tanh(rows @ params[0]) @ params[1]
 
 
-def layer_on_devices(function=one_expert, **options):
+def layer_on_devices(expert_fn=one_expert, **options):
     """`moe.layer` of tokens, router and experts, three of which each token chooses."""
 
     def local(x, router, experts):
         weights, ids = reference.route(x, router, 3)
         how = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY} | options
-        return moe.layer(function, x, ids, weights, experts, **how)
+        return moe.layer(x, ids, weights, experts, expert_fn=expert_fn, **how)
 
     specs = (SPREAD, P(), SPREAD)
     return jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=SPREAD)

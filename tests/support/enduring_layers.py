@@ -66,7 +66,7 @@ def _program(mesh: jax.sharding.Mesh, chunks: int, *, deduplicate: bool, balance
         experts = lambda rows, factor: rows * factor  # noqa: E731
         options: dict[str, Any] = {"num_experts": EXPERTS, "axis_name": "x", "chunks": chunks}
         options |= {"deduplicate": deduplicate, "topology": topology, "balance": balance}
-        return moe.layer(experts, x, ids, weights, factors, return_stats=True, **options)
+        return moe.layer(x, ids, weights, factors, expert_fn=experts, return_stats=True, **options)
 
     def local(*arrays: jax.Array) -> Any:
         x, ids, weights, factors, ct = (array[0] for array in arrays)

@@ -95,11 +95,11 @@ def _layer(rows: jax.Array, chunks: int = 1) -> jax.Array:
     size = jax.lax.axis_size(AXIS)
     ids = _EXPERTS * jnp.arange(size, dtype=jnp.int32)[:, None]
     back = moe.layer(
-        lambda given, _: given + 1,
         rows,
         ids,
         None,
         None,
+        expert_fn=lambda given, _: given + 1,
         num_experts=_EXPERTS * size,
         axis_name=AXIS,
         chunks=chunks,

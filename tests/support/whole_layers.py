@@ -29,17 +29,17 @@ def dense(x: Any, weights: Any, params: Any, ids: Any) -> Any:
 
 
 def layer(
-    x: Any, weights: Any, params: Any, ids: Any, function: Any = expert, **options: Any
+    x: Any, weights: Any, params: Any, ids: Any, expert_fn: Any = expert, **options: Any
 ) -> Any:
     usual = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY, "buffer_factor": 1.25}
-    return moe.layer(function, x, ids, weights, params, **usual | options)
+    return moe.layer(x, ids, weights, params, expert_fn=expert_fn, **usual | options)
 
 
-def on_devices(function: Any = expert, **options: Any) -> Any:
+def on_devices(expert_fn: Any = expert, **options: Any) -> Any:
     """The layer, with statistics of each device."""
 
     def local(x: Any, weights: Any, params: Any, ids: Any) -> Any:
-        result, stats = layer(x, weights, params, ids, function, return_stats=True, **options)
+        result, stats = layer(x, weights, params, ids, expert_fn, return_stats=True, **options)
         return result, jax.tree.map(lambda a: a[None], stats)
 
     return jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))

@@ -101,7 +101,7 @@ def layer(chunks: int, **balance: Any) -> Program:
     def local(x: Any, weights: Any, ids: Any, *experts: Any) -> Any:
         options = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
         options |= {"chunks": chunks, "deduplicate": True, **balance}
-        once = lambda x, w, e: moe.layer(one_expert, x, ids, w, e, **options)  # noqa: E731
+        once = lambda x, w, e: moe.layer(x, ids, w, e, expert_fn=one_expert, **options)  # noqa: E731
         one = functools.partial(loss, once)
         grads, result = jax.grad(one, (0, 1, 2, 3), has_aux=True)(x, weights, *experts)
         return result, *grads

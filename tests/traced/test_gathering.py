@@ -103,7 +103,8 @@ def test_inside_a_shard_map_that_leaves_an_axis(rng):
 def layer(x, ids, **options):
     matrices = jnp.ones((1, 4, 4))
     return moe.layer(
-        *(lambda rows, matrix: rows @ matrix, x, ids, None, matrices),
+        *(x, ids, None, matrices),
+        expert_fn=lambda rows, matrix: rows @ matrix,
         num_experts=jax.lax.axis_size("x"),
         axis_name="x",
         **options,

@@ -40,7 +40,8 @@ def there_and_back(tokens, ids, weights):
 
 def layer(tokens, ids, weights, matrices, **options):
     return moe.layer(
-        *(lambda rows, matrix: rows @ matrix, tokens, ids, weights, matrices),
+        *(tokens, ids, weights, matrices),
+        expert_fn=lambda rows, matrix: rows @ matrix,
         num_experts=16,
         axis_name="x",
         **options,
