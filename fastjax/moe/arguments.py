@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fastjax.errors import ArgumentError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def with_buffer_factor(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function, which says so to those who give it `capacity_factor`, as other layers have."""
+
+    @functools.wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if "capacity_factor" in kwargs:
+            raise TypeError(
+                f"moe.{function.__name__} takes buffer_factor instead of capacity_factor: the room "
+                "of a device for arriving rows, which its experts share, as a multiple of "
+                "tokens * k."
+            )
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class Tokens(NamedTuple):

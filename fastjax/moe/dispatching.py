@@ -36,6 +36,7 @@ from fastjax.traced.after import after
 from fastjax.traced.axes import resolve_axis
 
 
+@arguments.with_buffer_factor
 @jax.named_scope("moe_dispatch")
 def dispatch(
     x: jax.Array,

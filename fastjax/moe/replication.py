@@ -41,7 +41,7 @@ def warn_of_copies(x: jax.Array, axes: Axes) -> None:
             "has experts work on those of each. Give replicated=True, so that they work on them "
             "once; or give each device tokens of its own, by the shard_map's in_specs.",
             ReplicatedTokensWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -30,6 +30,7 @@ from fastjax.traced.axes import resolve_axis
 from fastjax.traced.nonnegative import look_up
 
 
+@arguments.with_buffer_factor
 @jax.named_scope("moe_layer")
 def layer(
     x: jax.Array,

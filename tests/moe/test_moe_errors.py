@@ -18,6 +18,12 @@ P = jax.P
 X = np.ones((8, 4, 3), np.float32)
 IDS = np.arange(64, dtype=np.int32).reshape(8, 4, 2) % 8
 
+test_the_name_that_others_have = refusals(
+    TypeError,
+    (partial(moe.layer, capacity_factor=1.0), "moe.layer takes buffer_factor", "capacity_factor"),
+    (partial(moe.dispatch, capacity_factor=1.0), "moe.dispatch takes buffer_factor"),
+)
+
 
 def layer(combine=moe.combine, **options):
     """The program of a layer that does nothing."""
