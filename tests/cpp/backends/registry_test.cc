@@ -42,7 +42,7 @@ void Open() {
 
 void Close() { CHECK(CloseTheTransport(std::chrono::milliseconds{0})); }
 
-void TestWithoutNetwork() {
+TEST(WithoutNetwork) {
   std::shared_ptr<Backend> backend;
   CHECK(FindBackend(*MakeSite(1, 2), &backend).ok());
   CHECK(Holds<memory::MemoryBackend>(backend));
@@ -54,7 +54,7 @@ void TestWithoutNetwork() {
 }
 
 // Call sites share the processes' group for as long as the network is the same.
-void TestWithNetwork() {
+TEST(WithNetwork) {
   Open();
   std::shared_ptr<Backend> backend;
   CHECK(FindBackend(*MakeSite(1, 2), &backend).ok());
@@ -74,7 +74,7 @@ void TestWithNetwork() {
   Close();
 }
 
-void TestGpus() {
+TEST(Gpus) {
   PlatformBackend found, loopback, again;
   CHECK(FindGpuBackend("cpu", *MakeSite(1, 2), &found).ok());
   CHECK(Holds<gpu::GpuBackend>(found.backend));
@@ -89,7 +89,7 @@ void TestGpus() {
   Close();
 }
 
-void TestNoGpuLibrary() {
+TEST(NoGpuLibrary) {
   gpu::PlatformOptions options;
   options.library = "libno_gpu_library.so";
   gpu::SetOptions("cuda", options);
@@ -105,11 +105,3 @@ void TestNoGpuLibrary() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestWithoutNetwork();
-  fastjax::test::TestWithNetwork();
-  fastjax::test::TestGpus();
-  fastjax::test::TestNoGpuLibrary();
-  return fastjax::test::Finish("registry_test");
-}

@@ -96,7 +96,7 @@ class Streams {
   std::vector<Stream> streams_;
 };
 
-void TestDevices() {
+TEST(Devices) {
   CHECK_EQ(Gpu().version, kernels::kDriverVersion);
   CHECK_EQ(std::string(Gpu().platform), "emulated");
   int devices = 0;
@@ -133,7 +133,7 @@ void TestDevices() {
   CHECK_GT(multiprocessors, 0);
 }
 
-void TestPeers() {
+TEST(Peers) {
   for (int time = 0; time < 2; ++time) {
     for (const int peer : {0, 1, 15}) {
       int possible = -1;
@@ -149,7 +149,7 @@ void TestPeers() {
 }
 
 // An event is reached although the stream has more to do, and a stream is done when all of its work is.
-void TestSynchronize() {
+TEST(Synchronize) {
   const Streams streams(1);
   const Event event = NewEvent();
   Gate gates[2];
@@ -169,7 +169,7 @@ void TestSynchronize() {
   CHECK_OK(Gpu().DestroyEvent(event));
 }
 
-void TestEventNeverRecorded() {
+TEST(EventNeverRecorded) {
   const Streams streams(1);
   const Event event = NewEvent();
   CHECK(IsReached(event));
@@ -181,7 +181,7 @@ void TestEventNeverRecorded() {
   CHECK_OK(Gpu().DestroyEvent(event));
 }
 
-void TestQuery() {
+TEST(Query) {
   const Streams streams(1);
   const Event event = NewEvent();
   Gate gates[2];
@@ -198,7 +198,7 @@ void TestQuery() {
 
 // One stream's work comes after another's: the second is empty of work of its own and would be first, were it not to
 // wait.
-void TestWait() {
+TEST(Wait) {
   const Streams streams(2);
   for (int time = 0; time < 20; ++time) {
     Gate gate;
@@ -225,7 +225,7 @@ void TestWait() {
 
 // A wait is for the record that was the last when it was made: neither for a later one, whose stream goes on only after
 // the waiting one has, nor content with a later one that is reached first.
-void TestRecordedAgain() {
+TEST(RecordedAgain) {
   const Streams streams(3);
   const Event event = NewEvent();
   const Event after = NewEvent();
@@ -258,7 +258,7 @@ void TestRecordedAgain() {
 }
 
 // Streams wait for each other in turns, which works only if they run at once.
-void TestStreamsRunAtOnce() {
+TEST(StreamsRunAtOnce) {
   const Streams streams(2);
   constexpr size_t kTurns = 50;
   std::array<Event, kTurns> events{};
@@ -287,7 +287,7 @@ void TestStreamsRunAtOnce() {
 }
 
 // Both are gone at once for the caller, and what was queued is done all the same.
-void TestDestroyWhileQueued() {
+TEST(DestroyWhileQueued) {
   Gate gate;
   Gate done;
   int value = 0;
@@ -314,7 +314,7 @@ void TestDestroyWhileQueued() {
 }
 
 // What CUDA refuses because handles are of another device.
-void TestOtherDevice() {
+TEST(OtherDevice) {
   const Streams streams(1);
   const Event event = NewEvent();
   CHECK_OK(Gpu().SetDevice(1));
@@ -341,7 +341,7 @@ void TestOtherDevice() {
 }
 
 // A launch takes its list along: the caller's is free again, whenever the stream comes to it.
-void TestListsByValue() {
+TEST(ListsByValue) {
   const Streams streams(1);
   const std::vector<std::byte> src(kernels::kFewMoves, std::byte{5});
   std::vector<std::byte> dst(src.size());
@@ -362,7 +362,7 @@ void TestListsByValue() {
 }
 
 // A launch loads its kernel for its device unless that has been done: on each device by itself.
-void TestLazyLoads() {
+TEST(LazyLoads) {
   const std::byte src[8] = {std::byte{5}};
   std::byte dst[8] = {};
   const Move move = {dst, src, kernels::NextBegin(0, dst), 1};
@@ -402,7 +402,7 @@ void TestLazyLoads() {
   CHECK_OK(Gpu().SetDevice(0));
 }
 
-void TestBadLaunches() {
+TEST(BadLaunches) {
   const Streams streams(1);
   const Move move = {};
   const Landing landing = {};
@@ -427,20 +427,3 @@ void TestBadLaunches() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestDevices();
-  fastjax::test::TestPeers();
-  fastjax::test::TestSynchronize();
-  fastjax::test::TestEventNeverRecorded();
-  fastjax::test::TestQuery();
-  fastjax::test::TestWait();
-  fastjax::test::TestRecordedAgain();
-  fastjax::test::TestStreamsRunAtOnce();
-  fastjax::test::TestDestroyWhileQueued();
-  fastjax::test::TestOtherDevice();
-  fastjax::test::TestListsByValue();
-  fastjax::test::TestLazyLoads();
-  fastjax::test::TestBadLaunches();
-  return fastjax::test::Finish("emulated_gpu_test");
-}

@@ -64,7 +64,7 @@ void Run(const FetchList& list, int64_t warps, int32_t threads) {
 }
 
 // All pairs of alignments, at lengths around the units and the shares.
-void TestAlignments() {
+TEST(Alignments) {
   Random random(1);
   std::vector<int64_t> lengths = {1, 3, 4, 15, 16, 17, 60, 64, 500, 512};
   for (const int64_t beside : {-16, -4, -1, 0, 1, 4, 16}) {
@@ -87,7 +87,7 @@ void TestAlignments() {
 }
 
 // Each byte once, and no warp has more than its share of the shares.
-void TestShares() {
+TEST(Shares) {
   Random random(2);
   for (int trial = 0; trial < 60; ++trial) {
     const int64_t unit = int64_t{1} << (2 * Below(&random, 3));
@@ -112,9 +112,3 @@ void TestShares() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestAlignments();
-  fastjax::test::TestShares();
-  return fastjax::test::Finish("fetch_test");
-}

@@ -54,7 +54,7 @@ void CheckCopies(size_t bytes, size_t source_alignments, Destination destination
   CHECK(source == kept);
 }
 
-void TestCopy() {
+TEST(Copy) {
   std::mt19937_64 random(1);
   for (const Destination destination : {Destination::kCached, Destination::kStreamed}) {
     for (size_t bytes = 0; bytes <= 300; ++bytes) {
@@ -66,7 +66,7 @@ void TestCopy() {
   }
 }
 
-void TestElementBytes() {
+TEST(ElementBytes) {
   const size_t wanted[] = {1, 2, 2, 4, 8};
   for (size_t i = 0; i < std::size(kKinds); ++i) CHECK_EQ(kernels::ElementBytes(kKinds[i]), wanted[i]);
 }
@@ -204,7 +204,7 @@ void CheckHalf(const Half& half) {
 }
 
 // Opaque elements cannot be summed, and what is left of an incomplete one is not touched.
-void TestNothingElseIsAdded() {
+TEST(NothingElseIsAdded) {
   std::mt19937_64 random(4);
   for (const ElementKind kind : kKinds) {
     const size_t element = kernels::ElementBytes(kind);
@@ -262,7 +262,7 @@ void CheckScaled(kernels::SumTypes types, double (*value)(Stored)) {
   }
 }
 
-void TestScaled() {
+TEST(Scaled) {
   CheckScaled<uint16_t, float>({ElementKind::kF16, ElementKind::kF32}, [](uint16_t v) { return kF16.Value(v); });
   CheckScaled<uint16_t, float>({ElementKind::kBF16, ElementKind::kF32}, [](uint16_t v) { return kBF16.Value(v); });
   CheckScaled<float, float>({ElementKind::kF32, ElementKind::kF32}, [](float v) { return static_cast<double>(v); });
@@ -270,7 +270,7 @@ void TestScaled() {
 }
 
 // Which types can be summed in which.
-void TestSumTypes() {
+TEST(SumTypes) {
   for (const ElementKind element : kKinds) {
     for (const ElementKind sum : kKinds) {
       const bool half = element == ElementKind::kF16 || element == ElementKind::kBF16;
@@ -281,19 +281,15 @@ void TestSumTypes() {
   }
 }
 
+TEST(Floats) {
+  CheckFloats<float, uint32_t>(ElementKind::kF32);
+  CheckFloats<double, uint64_t>(ElementKind::kF64);
+}
+
+TEST(Halves) {
+  CheckHalf(kF16);
+  CheckHalf(kBF16);
+}
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using fastjax::kernels::ElementKind;
-  fastjax::test::TestCopy();
-  fastjax::test::TestElementBytes();
-  fastjax::test::CheckFloats<float, uint32_t>(ElementKind::kF32);
-  fastjax::test::CheckFloats<double, uint64_t>(ElementKind::kF64);
-  fastjax::test::CheckHalf(fastjax::test::kF16);
-  fastjax::test::CheckHalf(fastjax::test::kBF16);
-  fastjax::test::TestNothingElseIsAdded();
-  fastjax::test::TestScaled();
-  fastjax::test::TestSumTypes();
-  return fastjax::test::Finish("kernels_test");
-}

@@ -95,7 +95,7 @@ void CheckMoves(const std::vector<Move>& moves, const Grid& grid, const AlignedM
 
 // One run for each of the 256 pairs of alignments, at each length; sources end where their memory does, so that the
 // address sanitizer sees what reads too far.
-void TestAlignments() {
+TEST(Alignments) {
   Random random(1);
   std::vector<int64_t> lengths;
   for (int64_t bytes = 1; bytes <= 64; ++bytes) lengths.push_back(bytes);
@@ -140,7 +140,7 @@ std::vector<Move> ListMoves(const std::vector<Place>& places, std::byte* dst, co
 }
 
 // Every thread writes bytes that no other writes: what one has written is counted and taken back before the next.
-void TestWrittenOnce() {
+TEST(WrittenOnce) {
   Random random(6);
   for (int trial = 0; trial < 200; ++trial) {
     const int64_t count = 1 + Below(&random, 3);
@@ -167,7 +167,7 @@ struct Run {
   int64_t bytes;
 };
 
-void TestFindRun() {
+TEST(FindRun) {
   Random random(3);
   for (int64_t count = 1; count <= 40; ++count) {
     std::vector<Run> runs;
@@ -223,7 +223,7 @@ void CheckSplit(const std::vector<Run>& runs, const Grid& grid) {
 }
 
 // Of a group's threads each has its own number, and together they are the warp's.
-void TestGroups() {
+TEST(Groups) {
   const std::vector<Run> runs(200, Run{0, 1});
   for (const int32_t threads : {32, 64}) {
     std::vector<Run> line = runs;
@@ -243,7 +243,7 @@ void TestGroups() {
   }
 }
 
-void TestSplit() {
+TEST(Split) {
   Random random(5);
   for (int trial = 0; trial < 100; ++trial) {
     const Grid grid = RandomGrid(&random);
@@ -265,7 +265,7 @@ void TestSplit() {
 // One landing of two sources, of all alignments to each other and to it. They end where their memory does, so that the
 // address sanitizer sees what reads too far.
 template <typename Element, typename Bits>
-void TestSumAlignments(ElementKind kind) {
+void CheckSumAlignments(ElementKind kind) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Bits));
   Random random(8);
   for (const int64_t length : {8, 16, 24, 40, 48, 64, 200, 1024, 2048 + 8, 8192 - 16, 3 * 8192 + 40}) {
@@ -298,18 +298,11 @@ void TestSumAlignments(ElementKind kind) {
   }
 }
 
+TEST(SumAlignments) {
+  CheckSumAlignments<kernels::BF16, uint16_t>(ElementKind::kBF16);
+  CheckSumAlignments<kernels::F32, uint32_t>(ElementKind::kF32);
+  CheckSumAlignments<kernels::F64, uint64_t>(ElementKind::kF64);
+}
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using fastjax::kernels::ElementKind;
-  fastjax::test::TestFindRun();
-  fastjax::test::TestAlignments();
-  fastjax::test::TestWrittenOnce();
-  fastjax::test::TestSplit();
-  fastjax::test::TestGroups();
-  fastjax::test::TestSumAlignments<fastjax::kernels::BF16, uint16_t>(ElementKind::kBF16);
-  fastjax::test::TestSumAlignments<fastjax::kernels::F32, uint32_t>(ElementKind::kF32);
-  fastjax::test::TestSumAlignments<fastjax::kernels::F64, uint64_t>(ElementKind::kF64);
-  return fastjax::test::Finish("moves_test");
-}

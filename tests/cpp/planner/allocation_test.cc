@@ -11,7 +11,7 @@
 namespace fastjax::test {
 namespace {
 
-void TestWarm(planner::Scheduler scheduler) {
+void CheckWarm(planner::Scheduler scheduler) {
   const planner::Topology topology = MakeTopology(4, 4);
   planner::Planner plan(topology, scheduler, 1 << 20);
   std::vector<int32_t> words(planner::TableWords(topology, scheduler));
@@ -31,11 +31,9 @@ void TestWarm(planner::Scheduler scheduler) {
   }
 }
 
+TEST(Warm) {
+  for (const planner::Scheduler scheduler : AllSchedulers()) CheckWarm(scheduler);
+}
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  const auto schedulers = static_cast<int32_t>(fastjax::planner::SchedulerNames().size());
-  for (int32_t i = 0; i < schedulers; ++i) fastjax::test::TestWarm(static_cast<fastjax::planner::Scheduler>(i));
-  return fastjax::test::Finish("allocation_test");
-}

@@ -170,7 +170,7 @@ std::vector<int64_t> EvenQuotas(int32_t m, const std::vector<int64_t>& tile, int
 }
 
 // Every 2 x 2 tile with entries up to 4, and every 3 x 3 tile with entries up to 2.
-void TestEveryTile() {
+TEST(EveryTile) {
   for (const auto& [m, limit] : {std::pair(2, 5), std::pair(3, 3)}) {
     const Context context("every tile of " + std::to_string(m) + " devices");
     Balancer balancer(m);
@@ -188,7 +188,7 @@ void TestEveryTile() {
   }
 }
 
-void TestRandomTiles() {
+TEST(RandomTiles) {
   std::mt19937_64 random(11);
   for (const int32_t m : {1, 2, 3, 4, 5, 8, 11}) {
     const Context context("random tiles of " + std::to_string(m) + " devices");
@@ -207,7 +207,7 @@ void TestRandomTiles() {
 }
 
 // Numbers of rows that no 32 bits hold, and more rails than bits in a word.
-void TestLargeTiles() {
+TEST(LargeTiles) {
   std::mt19937_64 random(13);
   for (const auto& [m, blocks, rounds] : {std::tuple(8, 64, 100), std::tuple(64, 60, 3), std::tuple(70, 60, 3)}) {
     const Context context("large tiles of " + std::to_string(m) + " devices");
@@ -225,10 +225,3 @@ void TestLargeTiles() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestEveryTile();
-  fastjax::test::TestRandomTiles();
-  fastjax::test::TestLargeTiles();
-  return fastjax::test::Finish("balance_test");
-}

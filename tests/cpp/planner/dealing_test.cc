@@ -36,21 +36,21 @@ Result Deal(const LevellingShape& shape, const Ints& counts, const Ints& slots, 
 }
 
 // Expert 0 has 6 + 4 rows, expert 1 has 1 + 1: the second device takes 4 of its own.
-void TestOwnRowsStay() {
+TEST(OwnRowsStay) {
   const Result result = Deal(kTwo, {6, 1, 4, 1}, {-1, 0}, {6, 0, 2, 4});
   CHECK(result.sizes == (Ints{6, 0, 1, 0, 0, 0, 1, 4}));
   CHECK(result.starts == (Ints{0, 0, 6, 6, 0, 0, 4, 0}));
 }
 
 // There are 9 of 10 rows, of which the first device has 3 of 10: the line is cut at 2.7, so that it has 3.
-void TestAPart() {
+TEST(APart) {
   const Result result = Deal(kTwo, {5, 0, 4, 0}, {-1, 0}, {3, 0, 0, 7});
   CHECK(result.sizes == (Ints{3, 0, 0, 2, 0, 0, 0, 4}));
   CHECK(result.starts == (Ints{0, 0, 5, 3, 0, 0, 4, 0}));
 }
 
 // Products do not overflow, and nothing is lost, for as many rows as there can be; without any, rows stay at home.
-void TestManyRows() {
+TEST(ManyRows) {
   constexpr int32_t kMost = INT32_MAX;
   const Result many = Deal(kTwo, {kMost - 1, 0, 0, 0}, {-1, 0}, {kMost / 2, 0, 0, kMost / 2 + 1});
   CHECK(many.sizes[0] > kMost / 2 - 100000 && many.sizes[0] < kMost / 2 + 100000);
@@ -60,7 +60,7 @@ void TestManyRows() {
 }
 
 // A dealer keeps nothing of the counts before.
-void TestAgain() {
+TEST(Again) {
   const LevellingShape shape = {1, 3, 2, 2};
   const Ints counts = {5, 40, 0, 3, 8, 1, 2, 2, 9, 9, 1, 0, 30, 1, 1, 0, 0, 7};
   const Ints slots = {-1, -1, 1, -1, 0, 1};
@@ -72,7 +72,7 @@ void TestAgain() {
   CHECK(once.sizes == again.sizes && once.starts == again.starts);
 }
 
-void TestWrongSlots() {
+TEST(WrongSlots) {
   const LevellingShape shape = {2, 2, 2, 2};
   const auto wrong = [&](const Ints& slots) { return FindWrongSlot(shape, slots.data()); };
   CHECK_EQ(wrong({2, -1, -1, 1, 7, 6, -1, -1}), "");
@@ -86,13 +86,3 @@ void TestWrongSlots() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  TestOwnRowsStay();
-  TestAPart();
-  TestManyRows();
-  TestAgain();
-  TestWrongSlots();
-  return Finish("dealing_test");
-}

@@ -22,7 +22,7 @@ std::vector<int64_t> Random(size_t count, int bits, std::mt19937_64* random) {
   return values;
 }
 
-void TestOneEntry() {
+TEST(OneEntry) {
   std::mt19937_64 random(1);
   for (const size_t count : {1, 7, 16, 17, 33, 64}) {
     const auto values = Random(count, 12, &random);
@@ -40,7 +40,7 @@ void TestOneEntry() {
 }
 
 // One more or less here, and there, at every distance: rows that go to another device.
-void TestMovedRows() {
+TEST(MovedRows) {
   std::mt19937_64 random(2);
   for (const int bits : {4, 12, 20}) {
     const auto values = Random(64, bits, &random);
@@ -63,7 +63,7 @@ void TestMovedRows() {
 }
 
 // Changes that a step of one multiplication, modulo 2^64, lets the step after the next make up for, or the next.
-void TestMadeUpFor() {
+TEST(MadeUpFor) {
   struct Change {
     int bits;
     int64_t added, flipped;
@@ -86,10 +86,3 @@ void TestMadeUpFor() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestOneEntry();
-  fastjax::test::TestMovedRows();
-  fastjax::test::TestMadeUpFor();
-  return fastjax::test::Finish("hash_test");
-}

@@ -32,14 +32,14 @@ Result Level(const LevellingShape& shape, const Ints& rows, int64_t cost_rows = 
 
 // By Walker's alias method, one slot each is enough: the second device gives more than it has above the mean, and
 // takes.
-void TestDevicesThatGiveMoreThanTheirExcess() {
+TEST(DevicesThatGiveMoreThanTheirExcess) {
   const Result result = Level({1, 4, 1, 1}, {15, 8, 1, 0});
   CHECK(result.slots == (Ints{1, -1, 0, 0}));
   CHECK(result.rows == (Ints{4, 2, 6, 0, 1, 5, 0, 6}));
 }
 
 // What copies cost decides how many there are, in each server.
-void TestCost() {
+TEST(Cost) {
   for (const int64_t cost : {3, 4}) {
     const Result result = Level({2, 2, 1, 1}, {1, 1, 9, 1}, cost);
     CHECK(result.slots == (cost == 3 ? Ints{-1, -1, -1, 2} : Ints{-1, -1, -1, -1}));
@@ -47,7 +47,7 @@ void TestCost() {
 }
 
 // A leveller keeps nothing of the rows before.
-void TestAgain() {
+TEST(Again) {
   const LevellingShape shape = {1, 3, 2, 2};
   const Ints first = {43, 51, 10, 4, 8, 17};
   planner::Leveller leveller(shape, 0);
@@ -59,11 +59,3 @@ void TestAgain() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  TestDevicesThatGiveMoreThanTheirExcess();
-  TestCost();
-  TestAgain();
-  return Finish("levelling_test");
-}

@@ -85,7 +85,7 @@ Matrix Random(int32_t n, uint64_t limit, uint64_t density, std::mt19937_64* rand
   return units;
 }
 
-void TestRandom() {
+TEST(Random) {
   std::mt19937_64 random(7);
   for (const int32_t n : {1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 40, 63, 64, 65, 130}) {
     const Context context(std::to_string(n) + " servers");
@@ -98,7 +98,7 @@ void TestRandom() {
 }
 
 // Sums of permutations with weights of all sizes: exact covers exist, and finding one takes many matchings.
-void TestSumsOfPermutations() {
+TEST(SumsOfPermutations) {
   std::mt19937_64 random(11);
   for (const int32_t n : {3, 5, 8, 16}) {
     const Context context("permutations of " + std::to_string(n) + " servers");
@@ -118,7 +118,7 @@ void TestSumsOfPermutations() {
 }
 
 // The most servers anyone asked for: one hot server, a ring, and a permutation.
-void TestManyServers() {
+TEST(ManyServers) {
   constexpr int32_t kServers = 1024;
   const Context context("1024 servers");
   MatchingBuilder builder(kServers);
@@ -132,7 +132,7 @@ void TestManyServers() {
 }
 
 // Popularity alone: shifted pairs are as short as can be and as few.
-void TestShifts() {
+TEST(Shifts) {
   constexpr int32_t kServers = 6;
   const Context context("columns");
   MatchingBuilder builder(kServers);
@@ -147,7 +147,7 @@ void TestShifts() {
 
 // Dear start-ups make matchings as few as the busiest server's peers, or nearly; those that cost more than all units
 // are left out of account.
-void TestDearStartups() {
+TEST(DearStartups) {
   std::mt19937_64 random(5);
   constexpr int32_t kServers = 12;
   MatchingBuilder builder(kServers);
@@ -164,12 +164,3 @@ void TestDearStartups() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestRandom();
-  fastjax::test::TestSumsOfPermutations();
-  fastjax::test::TestManyServers();
-  fastjax::test::TestShifts();
-  fastjax::test::TestDearStartups();
-  return fastjax::test::Finish("matchings_test");
-}

@@ -80,7 +80,7 @@ void CheckCut(const Problem& problem, const Pieces& pieces) {
   CHECK_LE(Us(pieces.redistribute), Us(problem.redistribute.time));
 }
 
-void TestNothingAround() {
+TEST(NothingAround) {
   const Pieces pieces = Cut({100 * kMicrosecond, {}, {}, 10 * kMicrosecond, 1});
   CHECK_EQ(pieces.count, 1);
   CHECK_EQ(pieces.edges[1], kAll);
@@ -88,14 +88,14 @@ void TestNothingAround() {
   CHECK_EQ(Us(pieces.redistribute), 0.0);
 }
 
-void TestShortExchangesStayWhole() {
+TEST(ShortExchangesStayWhole) {
   const Pieces pieces = Cut({15 * kMicrosecond, {2 * kMicrosecond, 0}, {3 * kMicrosecond, 0}, 10 * kMicrosecond, 1});
   CHECK_EQ(pieces.count, 1);
   CHECK_EQ(Us(pieces.balance), 1.0);  // half of it
   CHECK_EQ(Us(pieces.redistribute), 3.0);
 }
 
-void TestNoPieceIsTooSmall() {
+TEST(NoPieceIsTooSmall) {
   const Pieces pieces = Cut({1000 * kMicrosecond, {100 * kMicrosecond, 0}, {100 * kMicrosecond, 0}, 0, kAll / 3});
   CHECK_LE(pieces.count, 3);
   CHECK_EQ(Cut({1000 * kMicrosecond, {100 * kMicrosecond, 0}, {100 * kMicrosecond, 0}, 0, kAll}).count, 1);
@@ -103,7 +103,7 @@ void TestNoPieceIsTooSmall() {
 }
 
 // Of the work, what lies bare, with lumps counted, and start-ups come to 215 us of 6,700.
-void TestWhatIsHidden() {
+TEST(WhatIsHidden) {
   const Problem problem = {
       3746 * kMicrosecond, {1407 * kMicrosecond, 0}, {1543 * kMicrosecond, 0}, 10 * kMicrosecond, 1};
   const Pieces pieces = Cut(problem);
@@ -114,7 +114,7 @@ void TestWhatIsHidden() {
 }
 
 // Nothing at one end needs work: it begins, or ends, with more.
-void TestShareWithoutWork() {
+TEST(ShareWithoutWork) {
   const AroundWork work = {100 * kMicrosecond, 0};
   const AroundWork late = {100 * kMicrosecond, kAll / 4};
   const Pieces front = Cut({1000 * kMicrosecond, late, work, 10 * kMicrosecond, 1});
@@ -126,7 +126,7 @@ void TestShareWithoutWork() {
 }
 
 // Where servers are slower inside than between, no sizes hide the work; then pieces are even.
-void TestSlowServers() {
+TEST(SlowServers) {
   const Problem problem = {1000 * kMicrosecond, {2000 * kMicrosecond, 0}, {2000 * kMicrosecond, 0}, kMicrosecond, 1};
   const Pieces pieces = Cut(problem);
   CHECK_EQ(pieces.count, kMostPieces);
@@ -135,7 +135,7 @@ void TestSlowServers() {
 
 // By a replay of evenly spread work never much worse than the best even cut: what is counted on beyond that, lumps and
 // NICs that wait for no balance, costs a little where there is none, and more where a share of the rows needs no work.
-void TestAgainstEvenCuts() {
+TEST(AgainstEvenCuts) {
   std::mt19937_64 random(1);
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   for (int trial = 0; trial < 20'000; ++trial) {
@@ -154,7 +154,7 @@ void TestAgainstEvenCuts() {
 }
 
 // As wide as 2^62 rows of any size make them.
-void TestAnyTimes() {
+TEST(AnyTimes) {
   const Picoseconds long_time = Picoseconds{1} << 120;
   const Problem problem = {long_time, {long_time / 4, 0}, {long_time / 8, kAll}, long_time / 1000, 1};
   CheckCut(problem, Cut(problem));
@@ -165,15 +165,3 @@ void TestAnyTimes() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestNothingAround();
-  fastjax::test::TestShortExchangesStayWhole();
-  fastjax::test::TestNoPieceIsTooSmall();
-  fastjax::test::TestWhatIsHidden();
-  fastjax::test::TestShareWithoutWork();
-  fastjax::test::TestSlowServers();
-  fastjax::test::TestAgainstEvenCuts();
-  fastjax::test::TestAnyTimes();
-  return fastjax::test::Finish("pieces_test");
-}

@@ -20,7 +20,7 @@ using planner::Topology;
 using planner::Transfer;
 
 // All schedulers, where there are more rails or servers than random_plans draws.
-void TestManyRails() {
+TEST(ManyRails) {
   for (const auto& [servers, local] : {std::pair(70, 1), std::pair(2, 66)}) {
     const Topology topology = MakeTopology(servers, local);
     for (const Scheduler scheduler : AllSchedulers()) {
@@ -38,8 +38,3 @@ void TestManyRails() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestManyRails();
-  return fastjax::test::Finish("planner_test");
-}

@@ -69,7 +69,7 @@ void CheckStages(const Topology& topology, const Built& built) {
   CHECK_LE(stages.count(), built.matchings.matchings().count() + 2 * planner::kMaxCuts);
 }
 
-void TestAll() {
+TEST(All) {
   for (const auto& shape : {std::pair(1, 4), std::pair(2, 1), std::pair(2, 8), std::pair(3, 3), std::pair(9, 2)}) {
     for (const int64_t latency : {int64_t{0}, int64_t{10'000}}) {
       Topology topology = MakeTopology(shape.first, shape.second);
@@ -96,7 +96,7 @@ Matrix SingleFlow(const Topology& topology, int64_t rows) {
 
 // One flow is one matching, and all of it passes through its server's other devices: the first piece is short, and
 // pieces grow no faster than what they hide.
-void TestRamp() {
+TEST(Ramp) {
   const Topology topology = Instant(2);
   Built built(topology, 4096, SingleFlow(topology, 1 << 20));
   CHECK_EQ(built.matchings.matchings().count(), 1);
@@ -112,7 +112,7 @@ void TestRamp() {
   }
 }
 
-void TestUncut() {
+TEST(Uncut) {
   // Less than a start-up: cutting would cost more than it hides.
   Topology topology = MakeTopology(2, 8);
   CHECK_EQ(Built(topology, 1024, SingleFlow(topology, 800)).stages.count(), 1);
@@ -127,7 +127,7 @@ void TestUncut() {
 }
 
 // Where servers are slower inside than between, pieces are equal instead of shrinking to nothing.
-void TestSlowInside() {
+TEST(SlowInside) {
   Topology topology = Instant(2);
   topology.scale_up_bandwidth = topology.scale_out_bandwidth;
   Built built(topology, 4096, SingleFlow(topology, 1 << 20));
@@ -138,11 +138,3 @@ void TestSlowInside() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestAll();
-  fastjax::test::TestRamp();
-  fastjax::test::TestUncut();
-  fastjax::test::TestSlowInside();
-  return fastjax::test::Finish("stages_test");
-}

@@ -45,7 +45,7 @@ std::vector<Transfer> Entries(const std::vector<int32_t>& words) {
   return entries;
 }
 
-void TestTooLarge() {
+TEST(TooLarge) {
   const Topology topology = MakeTopology(2, 2);
   constexpr int64_t kLimit = int64_t{1} << 31;
   for (const Scheduler scheduler : AllSchedulers()) {
@@ -97,7 +97,7 @@ void TestTooLarge() {
 
 using Damage = std::function<void(std::vector<int32_t>*)>;
 
-void TestRefused() {
+TEST(Refused) {
   const Topology topology = MakeTopology(2, 4);
   Planner plan(topology, Scheduler::kFast, 64);
   const Matrix traffic = Fill(topology, [](int32_t i, int32_t j) { return 3 + (i * 7 + j * 5) % 11; });
@@ -160,9 +160,3 @@ void TestRefused() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestTooLarge();
-  fastjax::test::TestRefused();
-  return fastjax::test::Finish("table_test");
-}

@@ -79,7 +79,7 @@ void CheckPair(const Topology& topology, const Matrix& traffic, int32_t source, 
 }
 
 // Sums that fit in 32 bits, sums that do not, and some of each.
-void TestSumsAndLoads() {
+TEST(SumsAndLoads) {
   std::mt19937_64 random(3);
   for (const int32_t m : {1, 2, 5, 8}) {
     const Topology topology = MakeTopology(4, m);
@@ -104,8 +104,3 @@ void TestSumsAndLoads() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestSumsAndLoads();
-  return fastjax::test::Finish("tiles_test");
-}

@@ -25,7 +25,7 @@ std::string Read(const Words& words) {
 }
 
 // Prices are right to a millionth, whether a row takes hours or a small part of a picosecond.
-void TestRates() {
+TEST(Rates) {
   using planner::Rate;
   for (const int64_t row_bytes : {int64_t{1}, int64_t{7}, int64_t{4096}, (int64_t{1} << 40) - 1}) {
     for (const int64_t bandwidth : {int64_t{1}, int64_t{1000}, int64_t{50'000'000'000}, int64_t{1} << 61}) {
@@ -44,7 +44,7 @@ void TestRates() {
   CHECK_EQ(Rate(1, int64_t{1} << 61).Rows(planner::Picoseconds{1} << 120), int64_t{1} << 62);
 }
 
-void TestWords() {
+TEST(Words) {
   const Words good = {2, 3, 400, 50, 1, 2, 3, 4};
   Topology topology;
   CHECK_EQ(std::string(planner::ReadTopology(good.data(), 8, &topology)), "");
@@ -84,7 +84,7 @@ void TestWords() {
 }
 
 // The slowest of a server's NICs does not hold up the others.
-void TestSlowNic() {
+TEST(SlowNic) {
   Topology topology = MakeTopology(2, 4);
   topology.scale_out_latency_ns = topology.scale_up_latency_ns = 0;
   topology.nic_bandwidths = {50, 50, 50, 10, 50, 50, 50, 50};
@@ -97,10 +97,3 @@ void TestSlowNic() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestRates();
-  fastjax::test::TestWords();
-  fastjax::test::TestSlowNic();
-  return fastjax::test::Finish("topology_test");
-}

@@ -17,7 +17,7 @@ namespace fastjax::test {
 namespace {
 
 // Nothing but staging buffers is an array here.
-void TestReuse() {
+TEST(Reuse) {
   StagingPool pool;
   StagingPool::Buffer small = pool.Take(1000);
   StagingPool::Buffer large = pool.Take(5000);
@@ -45,7 +45,7 @@ void TestReuse() {
   CHECK(pool.Take(50'000).data() != nullptr);
 }
 
-void TestBounded() {
+TEST(Bounded) {
   StagingPool pool;
   std::vector<StagingPool::Buffer> buffers;
   for (int i = 0; i < 50; ++i) buffers.push_back(pool.Take(100 + i));
@@ -56,7 +56,7 @@ void TestBounded() {
   CHECK_GT(Arrays(), 0);
 }
 
-void TestNoMemory() {
+TEST(NoMemory) {
   StagingPool pool;
   auto no_memory = std::make_unique<NoStagingMemory>();
   StagingPool::Buffer none = pool.Take(100);
@@ -69,7 +69,7 @@ void TestNoMemory() {
 }
 
 // A buffer belongs to one thread at a time.
-void TestThreads() {
+TEST(Threads) {
   StagingPool pool;
   std::atomic<long> wrong{0};
   RunThreads(8, [&](int32_t thread) {
@@ -89,18 +89,7 @@ void TestThreads() {
   CHECK_LE(Arrays(), 8);
 }
 
+TEST(NothingIsLeft) { CHECK_EQ(Arrays(), 0); }
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  const auto nothing_left = [] { CHECK_EQ(fastjax::test::Arrays(), 0); };
-  fastjax::test::TestReuse();
-  nothing_left();
-  fastjax::test::TestBounded();
-  nothing_left();
-  fastjax::test::TestNoMemory();
-  nothing_left();
-  fastjax::test::TestThreads();
-  nothing_left();
-  return fastjax::test::Finish("staging_pool_test");
-}

@@ -72,7 +72,7 @@ Program DrawProgram(std::mt19937* random) {
 
 // Nobody can get more but at the cost of somebody who has no more: each has a link that is full with those of its
 // priority and before it, and where nobody of its priority gets more than it does.
-void TestRatesAreFair() {
+TEST(RatesAreFair) {
   std::mt19937 random(1);
   for (int round = 0; round < 2000; ++round) {
     const Context context("round " + std::to_string(round));
@@ -124,7 +124,7 @@ void TestRatesAreFair() {
 
 // Every task is done, not before what it waits for and not faster than a link allows; the same whether it goes on for
 // an event at a time or for all.
-void TestProgramsEnd() {
+TEST(ProgramsEnd) {
   std::mt19937 random(2);
   for (int round = 0; round < 500; ++round) {
     const Context context("round " + std::to_string(round));
@@ -166,7 +166,7 @@ void TestProgramsEnd() {
   }
 }
 
-void TestWhatWaitsForItselfIsLeft() {
+TEST(WhatWaitsForItselfIsLeft) {
   Program program;
   program.capacities = {1};
   program.tasks.resize(3);
@@ -183,7 +183,7 @@ void TestWhatWaitsForItselfIsLeft() {
 
 // A link that more than a thousand tasks share, the last hundred of which begin later. With a resolution, fewer
 // moments are looked at; tasks end about when they do without, and all of them no earlier than the link allows.
-void TestLargePools() {
+TEST(LargePools) {
   std::mt19937 random(4);
   Program program;
   program.capacities = {1000};
@@ -215,7 +215,7 @@ void TestLargePools() {
   }
 }
 
-void TestLinksWithoutCapacity() {
+TEST(LinksWithoutCapacity) {
   Program program;
   program.capacities = {1, 0};
   program.tasks.resize(1);
@@ -230,7 +230,7 @@ void TestLinksWithoutCapacity() {
 }
 
 // Plans of all schedulers on fabrics of all kinds, whole and in pieces: all rows come, and nothing beats the bound.
-void TestPlans() {
+TEST(Plans) {
   std::mt19937 random(3);
   std::vector<Fabric> fabrics(1);
   using simulator::Synchronization;
@@ -264,13 +264,3 @@ void TestPlans() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestRatesAreFair();
-  fastjax::test::TestProgramsEnd();
-  fastjax::test::TestWhatWaitsForItselfIsLeft();
-  fastjax::test::TestLargePools();
-  fastjax::test::TestLinksWithoutCapacity();
-  fastjax::test::TestPlans();
-  return fastjax::test::Finish("simulator_test");
-}

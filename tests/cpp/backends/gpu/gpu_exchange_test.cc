@@ -72,7 +72,7 @@ void CheckExchanges(const RigOptions& options, Where where, int32_t groups, std:
 }
 
 // Rows that indices name: copied straight, packed for messages and balanced, in rows of any size.
-void TestGathers() {
+TEST(Gathers) {
   std::mt19937_64 random(15);
   int64_t summed = 0;
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
@@ -95,7 +95,7 @@ void TestGathers() {
 }
 
 // And on the way back: of every type, with factors and without, from other devices' memory and from messages.
-void TestIndexedSums() {
+TEST(IndexedSums) {
   std::mt19937_64 random(16);
   int64_t summed = 0;
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
@@ -113,7 +113,7 @@ void TestIndexedSums() {
 
 // Whatever call of the driver fails: an error with its text on every device, nothing written out of bounds, and the
 // next exchange works.
-void TestFaults() {
+TEST(Faults) {
   std::mt19937_64 random(3);
   const FaultyDriver driver;
   int64_t failed = 0;
@@ -172,7 +172,7 @@ int64_t CallsAmong(int32_t devices, std::mt19937_64* random) {
 }
 
 // What the host does for one more device is the same, however many there are.
-void TestCalls() {
+TEST(Calls) {
   std::mt19937_64 random(8);
   const int64_t two = CallsAmong(2, &random);
   const int64_t four = CallsAmong(4, &random);
@@ -182,7 +182,7 @@ void TestCalls() {
 }
 
 // A device without memory for staging, messages or lists says so.
-void TestNoMemory() {
+TEST(NoMemory) {
   std::mt19937_64 random(4);
   bool seen[3] = {};
   constexpr const char* kTexts[] = {"bytes of staging; use scheduler=\"direct\"", "bytes of messages on a device",
@@ -211,7 +211,7 @@ void TestNoMemory() {
 }
 
 // What is thrown half-way is an error like others: nothing is left on streams or locked, and the next exchange works.
-void TestThrown() {
+TEST(Thrown) {
   std::mt19937_64 random(7);
   RigOptions options;
   options.topology = MakeTopology(2, 4);
@@ -271,7 +271,7 @@ kernels::Driver CountingDriver() {
 
 // Launches take short lists along: then nothing is copied to the device, and no pinned memory is taken. Where a list is
 // longer, or there are sums, one copy a device brings all lists.
-void TestLists() {
+TEST(Lists) {
   static const kernels::Driver driver = CountingDriver();
   std::mt19937_64 random(8);
   RigOptions options;
@@ -301,7 +301,7 @@ void TestLists() {
 }
 
 // Ends of a message that disagree, by tables that are sound by themselves, are refused.
-void TestOneEnd() {
+TEST(OneEnd) {
   std::mt19937_64 random(9);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
@@ -337,7 +337,7 @@ void TestOneEnd() {
 }
 
 // Ranks of a loopback are those of one stream.
-void TestLoopbackOfSeveralStreams() {
+TEST(LoopbackOfSeveralStreams) {
   std::mt19937_64 random(10);
   RigOptions options;
   options.topology = MakeTopology(2, 1);
@@ -370,7 +370,7 @@ class OneCall final : public Exchange {
 };
 
 // All are completed by the thread that brings the last of them.
-void TestOneCall() {
+TEST(OneCall) {
   std::mt19937_64 random(13);
   RigOptions options;
   options.topology = MakeTopology(2, 4);
@@ -399,7 +399,7 @@ void TestOneCall() {
 }
 
 // Launches and bytes of a loopback in which every rank sends one row to each. 8 bytes a row.
-void TestTally() {
+TEST(Tally) {
   std::mt19937_64 random(12);
   RigOptions options;
   options.topology = MakeTopology(4, 8);
@@ -432,7 +432,7 @@ void TestTally() {
 // Two call sites of one program on streams of their own, launched while the first one's streams compute. Copies of the
 // second do not wait for these. Messages do: all of a device are on one stream. Nor do the two share memory, though the
 // first one's is given back before its streams come to it.
-void TestTwoStreams() {
+TEST(TwoStreams) {
   std::mt19937_64 random(14);
   for (const Where where : {Where::kPeers, Where::kLoopback}) {
     for (const bool overlap : {false, true}) {
@@ -477,7 +477,7 @@ void TestTwoStreams() {
 }
 
 // Devices that cannot reach each other's memory, and have nothing else between them.
-void TestNoPeers() {
+TEST(NoPeers) {
   std::mt19937_64 random(6);
   RigOptions options;
   options.topology = MakeTopology(1, 2);
@@ -491,23 +491,3 @@ void TestNoPeers() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestGathers();
-  TestIndexedSums();
-  TestFaults();
-  TestCalls();
-  TestNoMemory();
-  TestThrown();
-  TestLists();
-  TestOneEnd();
-  TestLoopbackOfSeveralStreams();
-  TestOneCall();
-  TestTally();
-  TestTwoStreams();
-  TestNoPeers();
-  CheckNoMisuse();
-  return fastjax::test::Finish("gpu_exchange_test");
-}

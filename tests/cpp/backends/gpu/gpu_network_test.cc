@@ -84,7 +84,7 @@ struct TwoProcesses {
   Rig rig;
 };
 
-void TestExchanges() {
+TEST(Exchanges) {
   std::mt19937_64 random(21);
   int64_t spread = 0;
   for (int trial = 0; trial < 25; ++trial) {
@@ -108,7 +108,7 @@ void TestExchanges() {
 }
 
 // Rows that indices name, and on the way back their factors, between two processes.
-void TestIndexed() {
+TEST(Indexed) {
   std::vector<RigOptions> all = IndexedSums();
   RigOptions gathers;
   gathers.topology = MakeTopology(2, 3);
@@ -129,7 +129,7 @@ void TestIndexed() {
 }
 
 // Slices that overlap are everybody's mistake, and said in the same words.
-void TestOverlappingSlices() {
+TEST(OverlappingSlices) {
   RigOptions options = IndexedSums().front();
   options.on_device = true;
   options.overlap = true;
@@ -143,7 +143,7 @@ void TestOverlappingSlices() {
 }
 
 // A process that has nothing to send or to get makes communicators with the others.
-void TestNothingToSend() {
+TEST(NothingToSend) {
   std::mt19937_64 random(27);
   RigOptions options;
   options.topology = MakeTopology(3, 1);
@@ -160,7 +160,7 @@ void TestNothingToSend() {
 }
 
 // Every process counts, and times until its work is on streams.
-void TestFigures() {
+TEST(Figures) {
   TwoProcesses two(24);
   Records::Collect(true);
   for (int64_t run = 0; run < 3; ++run) CHECK(two.Run(run).all_ok());
@@ -176,7 +176,7 @@ void TestFigures() {
 }
 
 // What a process lacks, all are told of.
-void TestNoLibrary() {
+TEST(NoLibrary) {
   TwoProcesses two(22, TwoServers(2), kNoTimeoutMs, 1, {"/nowhere/libnccl.so.2"});
   const Outcomes outcomes = two.Run(1);
   for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_CONTAINS(outcomes.status(p).message, "/nowhere/libnccl.so.2");
@@ -184,7 +184,7 @@ void TestNoLibrary() {
 }
 
 // A mistake that every process finds: all say the same, and the next exchange works.
-void TestMistakes() {
+TEST(Mistakes) {
   RigOptions options = TwoServers(2);
   options.exchange.plan = PlansItself();
   TwoProcesses two(23, options);
@@ -200,7 +200,7 @@ void TestMistakes() {
 }
 
 // A device that cannot take part: all processes are told of it, and the next exchange works.
-void TestRefusal() {
+TEST(Refusal) {
   TwoProcesses two(28);
   const Outcomes outcomes(4);
   two.job.exchange->FailGroup(1, 2, Status::Internal("no room"), outcomes.For(2));
@@ -215,7 +215,7 @@ void TestRefusal() {
 }
 
 // A process that does not come is named, within the limit.
-void TestOneIsMissing() {
+TEST(OneIsMissing) {
   TwoProcesses two(24, TwoServers(2), 300);
   const Outcomes outcomes(4);
   for (int32_t p = 0; p < 4; ++p) {
@@ -230,7 +230,7 @@ void TestOneIsMissing() {
 }
 
 // One process cannot make an id, and the other waits for it in vain: the next exchange works.
-void TestNoId() {
+TEST(NoId) {
   TwoProcesses two(26, TwoServers(1), 3000);
   Fake().fail_id = gpu::nccl::kSystemError;
   const Outcomes outcomes = two.Run(1);
@@ -239,7 +239,7 @@ void TestNoId() {
 }
 
 // A message that got lost is told to the next exchange of its group, whichever of the call site's jobs that comes by.
-void TestLostMessage() {
+TEST(LostMessage) {
   TwoProcesses two(25, TwoServers(1), 5000, 2);
   const auto& site = two.site;
   Rig& rig = two.rig;
@@ -282,24 +282,7 @@ void TestLostMessage() {
   CHECK(rig.IsRight());
 }
 
+TEST(NcclIsUsedAsItWants) { CHECK_EQ(Fake().mistakes.load(), 0); }
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestExchanges();
-  TestIndexed();
-  TestOverlappingSlices();
-  TestNothingToSend();
-  TestFigures();
-  TestNoLibrary();
-  TestMistakes();
-  TestRefusal();
-  TestOneIsMissing();
-  TestNoId();
-  TestLostMessage();
-  CHECK_EQ(Fake().mistakes.load(), 0);
-  CheckNoMisuse();
-  return Finish("gpu_network_test");
-}

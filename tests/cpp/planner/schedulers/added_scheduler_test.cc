@@ -28,7 +28,7 @@ using planner::Topology;
 constexpr int32_t kMostDevices = 64;
 
 // Numbers stand in tables, hashes and files: those of the product never change.
-void TestNumbers() {
+TEST(Numbers) {
   constexpr std::string_view kNumbered[] = {"direct", "spreadout", "fast", "rails", "balanced", "relay", "auto"};
   const auto& names = SchedulerNames();
   const auto own = static_cast<size_t>(Scheduler::kFarthestFirst);
@@ -41,7 +41,7 @@ void TestNumbers() {
 }
 
 // The same checks that random plans of the product's schedulers pass.
-void TestRandomPlans(Scheduler scheduler) {
+void CheckRandomPlans(Scheduler scheduler) {
   constexpr uint64_t kPlans = 300;
   for (uint64_t seed = 0; seed < kPlans; ++seed) {
     Choices choices(seed);
@@ -59,7 +59,7 @@ bool Among(const Planner& plan, Scheduler scheduler) {
 }
 
 // `auto` looks at all that want to be considered and can be used, and at no other.
-void TestAuto(const Topology& topology, bool usable) {
+void CheckAuto(const Topology& topology, bool usable) {
   const Case test_case = MakeCases(topology, 1, 3).front();
   Planner plan(topology, Scheduler::kAuto, 64);
   plan.Plan(test_case.traffic.data());
@@ -73,18 +73,18 @@ void TestAuto(const Topology& topology, bool usable) {
   CHECK_EQ(planner::TableWords(topology, Scheduler::kAuto), planner::TableWords(topology, Scheduler::kFarthestFirst));
 }
 
+TEST(RandomPlans) {
+  CheckRandomPlans(Scheduler::kFarthestFirst);
+  CheckRandomPlans(Scheduler::kAuto);
+}
+
+TEST(Auto) {
+  Topology topology = MakeTopology(3, 2);
+  CheckAuto(topology, true);
+  topology.nic_bandwidths.assign(6, topology.scale_out_bandwidth);
+  topology.nic_bandwidths[4] = 0;
+  CheckAuto(topology, false);
+}
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  namespace test = fastjax::test;
-  test::TestNumbers();
-  test::TestRandomPlans(fastjax::planner::Scheduler::kFarthestFirst);
-  test::TestRandomPlans(fastjax::planner::Scheduler::kAuto);
-  test::TestAuto(test::MakeTopology(3, 2), true);
-  auto failed = test::MakeTopology(3, 2);
-  failed.nic_bandwidths.assign(6, failed.scale_out_bandwidth);
-  failed.nic_bandwidths[4] = 0;
-  test::TestAuto(failed, false);
-  return test::Finish("added_scheduler_test");
-}

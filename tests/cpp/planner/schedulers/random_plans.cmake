@@ -73,7 +73,7 @@ add_executable(
 )
 target_include_directories(added_scheduler_test PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/ffi")
 target_compile_definitions(added_scheduler_test PRIVATE "FASTJAX_MORE_SCHEDULERS=\"added_schedulers.inc\"")
-target_link_libraries(added_scheduler_test PRIVATE fastjax_options)
+target_link_libraries(added_scheduler_test PRIVATE fastjax_options fastjax_test_main)
 add_test(NAME added_scheduler_test COMMAND added_scheduler_test)
 
 # Another compiler, where there is one. A project has one compiler only, hence commands; sanitizers would have to match.

@@ -11,7 +11,7 @@ namespace {
 
 using gpu::PlatformOptions;
 
-void TestRefusals() {
+TEST(Refusals) {
   std::string wrong;
   CHECK(gpu::LoadDriver("libno_gpu_library.so", &wrong) == nullptr);
   CHECK_CONTAINS(wrong, "cannot load fastjax's GPU library: libno_gpu_library.so");
@@ -24,7 +24,7 @@ void TestRefusals() {
 }
 
 // Every platform has options of its own. Its GPUs are opened once; a refusal is not remembered.
-void TestPlatforms() {
+TEST(Platforms) {
   PlatformOptions options;
   options.library = "libm.so.6";
   options.multiprocessors = 3;
@@ -48,9 +48,3 @@ void TestPlatforms() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  fastjax::test::TestRefusals();
-  fastjax::test::TestPlatforms();
-  return fastjax::test::Finish("driver_library_test");
-}

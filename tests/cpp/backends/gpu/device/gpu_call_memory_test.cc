@@ -37,7 +37,7 @@ std::byte* Allocated(Gpu* gpu, const Stream& stream, size_t bytes) {
 }
 
 // A call has ended on the host, and its stream is still at work on its memory.
-void TestReuse() {
+TEST(Reuse) {
   constexpr size_t kBytes = 100000;
   Computation computation;
   const Stream apart, other;
@@ -60,7 +60,7 @@ void TestReuse() {
 }
 
 // What a larger size replaces is freed; sizes that differ by less than an eighth share memory.
-void TestWhatIsKept() {
+TEST(WhatIsKept) {
   static std::vector<size_t> made;
   static int freed = 0;
   kernels::Driver driver = *fastjax_gpu_driver();
@@ -92,7 +92,7 @@ void TestWhatIsKept() {
 }
 
 // Beside what computes, kernels take a part of the GPU unless they are told how many multiprocessors.
-void TestBlocks() {
+TEST(Blocks) {
   kernels::Driver driver = *fastjax_gpu_driver();
   driver.CountMultiprocessors = [](int* count, int /*device*/) {
     *count = 132;
@@ -112,7 +112,7 @@ void TestBlocks() {
 }
 
 // A device without memory says so, and what it got before is kept.
-void TestNoneLeft() {
+TEST(NoneLeft) {
   kernels::Driver driver = *fastjax_gpu_driver();
   static bool full = false;
   driver.Malloc = [](void** memory, size_t bytes) { return full ? 2 : fastjax_gpu_driver()->Malloc(memory, bytes); };
@@ -127,14 +127,3 @@ void TestNoneLeft() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestReuse();
-  TestWhatIsKept();
-  TestBlocks();
-  TestNoneLeft();
-  CheckNoMisuse();
-  return fastjax::test::Finish("gpu_call_memory_test");
-}

@@ -42,7 +42,7 @@ std::vector<int32_t> Numbered(size_t count, int32_t first) {
 }
 
 // More pieces than a launch takes, some of them empty, and room for what the host writes.
-void TestPieces() {
+TEST(Pieces) {
   const Setting setting;
   constexpr size_t kPieces = 2 * kernels::kMaxFetched + 1;
   std::vector<std::vector<int32_t>> there;
@@ -64,7 +64,7 @@ void TestPieces() {
 }
 
 // Of a table, what it says is in use; of one that is too short to say so, all.
-void TestTables() {
+TEST(Tables) {
   for (const size_t words : {size_t{1}, size_t{3}, size_t{4}, size_t{20}, size_t{4000}}) {
     for (const int32_t entries : {-5, 0, 3, 1 << 30}) {
       const Setting setting;
@@ -83,7 +83,7 @@ void TestTables() {
 std::vector<int32_t> launched;  // the blocks of each launch
 
 // So many blocks that all shares are in flight at once, up to a limit; of a table, those that may be in use.
-void TestBlocks() {
+TEST(Blocks) {
   static kernels::Driver driver = *fastjax_gpu_driver();
   driver.Fetch = [](const kernels::FetchList* list, int32_t blocks, kernels::Stream stream) {
     launched.push_back(blocks);
@@ -105,7 +105,7 @@ void TestBlocks() {
 }
 
 // It waits for what is before it on the stream, and reads what that wrote.
-void TestOrder() {
+TEST(Order) {
   const Setting setting;
   std::vector<int32_t> there = Numbered(300, 0);
   const int32_t* here = there.data();
@@ -119,7 +119,7 @@ void TestOrder() {
 }
 
 // Whatever fails is told, and the next call works.
-void TestFaults() {
+TEST(Faults) {
   const FaultyDriver driver;
   std::vector<std::string> said;
   bool fails = true;
@@ -154,15 +154,3 @@ void TestFaults() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestPieces();
-  TestTables();
-  TestBlocks();
-  TestOrder();
-  TestFaults();
-  CheckNoMisuse();
-  return Finish("gpu_fetch_test");
-}

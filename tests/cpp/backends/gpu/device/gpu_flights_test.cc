@@ -51,7 +51,7 @@ struct Device {
   std::byte arrays[4] = {};
 };
 
-void TestDoneWaitsForItsOwn() {
+TEST(DoneWaitsForItsOwn) {
   Device device;
   Computation first, second;
   device.Start(&device.arrays[1], &first);
@@ -67,7 +67,7 @@ void TestDoneWaitsForItsOwn() {
 }
 
 // Of two at one address, whose first has had no done, the later counts.
-void TestTheSameAddressAgain() {
+TEST(TheSameAddressAgain) {
   Device device;
   Computation first, second;
   device.Start(&device.arrays[1], &first);
@@ -80,7 +80,7 @@ void TestTheSameAddressAgain() {
 }
 
 // Exchanges without rows have no address: each done waits for all of them so far.
-void TestWithoutRows() {
+TEST(WithoutRows) {
   Device device;
   Computation first, second;
   device.Start(nullptr, &first);
@@ -93,7 +93,7 @@ void TestWithoutRows() {
   CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
 }
 
-void TestOperandsThatAreNotKept() {
+TEST(OperandsThatAreNotKept) {
   Device device;
   Computation computation;
   device.Start(&device.arrays[1], &computation);
@@ -104,7 +104,7 @@ void TestOperandsThatAreNotKept() {
 }
 
 // A program that fails waits for its own exchanges, and leaves those of others.
-void TestFailure() {
+TEST(Failure) {
   Device device;
   Computation own, other;
   device.Start(&device.arrays[1], &own, 1);
@@ -120,15 +120,3 @@ void TestFailure() {
 
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestDoneWaitsForItsOwn();
-  TestTheSameAddressAgain();
-  TestWithoutRows();
-  TestOperandsThatAreNotKept();
-  TestFailure();
-  CheckNoMisuse();
-  return fastjax::test::Finish("gpu_flights_test");
-}

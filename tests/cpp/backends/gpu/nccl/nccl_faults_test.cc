@@ -104,7 +104,7 @@ struct Four {
   int64_t run_id = 0;
 };
 
-void TestNoLibrary() {
+TEST(NoLibrary) {
   std::mt19937_64 random(1);
   RigOptions options;
   options.topology = MakeTopology(1, 2);
@@ -121,7 +121,7 @@ void TestNoLibrary() {
 }
 
 // What NCCL refuses, it refuses once.
-void TestRefusals() {
+TEST(Refusals) {
   Four four(kNoTimeoutMs, 2);
   for (auto* failure : {&Fake().fail_id, &Fake().fail_init, &Fake().fail_group_end}) {
     *failure = kSystemError;
@@ -152,7 +152,7 @@ void TestRefusals() {
 }
 
 // Whatever call of the driver fails, the next exchange works.
-void TestDriverFaults() {
+TEST(DriverFaults) {
   static const FaultyDriver faulty;  // what is aborted in the background uses it to the end
   static const kernels::Driver driver = WithoutPeers(*faulty.get());
   int64_t failed = 0;
@@ -178,7 +178,7 @@ void TestDriverFaults() {
 }
 
 // A message that never arrives: streams go on after the limit, whoever comes next is told once, and then all is well.
-void TestLostMessage() {
+TEST(LostMessage) {
   Four four(kShortMs, 4);
   four.CheckWorks();
   Fake().lost_sends = 1;
@@ -200,7 +200,7 @@ void TestLostMessage() {
   CHECK(AreLive(4));
 }
 
-void TestAsynchronousError() {
+TEST(AsynchronousError) {
   Four four(kNoTimeoutMs, 5);
   four.CheckWorks();
   Fake().lost_sends = 1;  // so that there is time to look
@@ -217,7 +217,7 @@ void TestAsynchronousError() {
 }
 
 // Both of two call sites that share communicators lose what they had in flight, and both are told.
-void TestOthersAreTold() {
+TEST(OthersAreTold) {
   Four four(kShortMs, 6);
   auto other_site = std::make_shared<CallSite>(*four.site);
   other_site->channel = 8;
@@ -379,7 +379,7 @@ struct Pair {
   Process b;
 };
 
-void TestProcesses() {
+TEST(Processes) {
   {
     Pair pair(kNoTimeoutMs);
     for (int i = 0; i < 100; ++i) pair.CheckWorks();
@@ -389,7 +389,7 @@ void TestProcesses() {
 }
 
 // One process stays away: the other waits for it no longer than the limit, wherever it waits.
-void TestAbsentProcess() {
+TEST(AbsentProcess) {
   Pair pair(kShortMs);
   Status status = pair.a.Swap(1);
   CHECK(status.code == Code::kDeadlineExceeded);
@@ -412,7 +412,7 @@ void TestAbsentProcess() {
 }
 
 // What a device computes before is no part of the wait for messages.
-void TestLongComputation() {
+TEST(LongComputation) {
   Pair pair(kShortMs);
   pair.CheckWorks();
   pair.a.Compute();
@@ -430,7 +430,7 @@ void TestLongComputation() {
 }
 
 // Many exchanges ahead of the devices: the host waits for these when there are too many, until they are given up.
-void TestFarAhead() {
+TEST(FarAhead) {
   Pair pair(kShortMs);
   pair.CheckWorks();
   pair.a.Compute();  // so that no message is waited for yet, however long it takes to get there
@@ -441,7 +441,7 @@ void TestFarAhead() {
 
 // The call site goes while its exchange is in flight: its communicators are closed when that has happened, or given
 // up.
-void TestClosing() {
+TEST(Closing) {
   for (const bool happens : {true, false}) {
     {
       Pair pair(happens ? kNoTimeoutMs : kShortMs);
@@ -464,7 +464,7 @@ void TestClosing() {
   }
 }
 
-void TestLayouts() {
+TEST(Layouts) {
   const auto site = MakeSite(1, 2);
   {
     Process alone(site, 0, nullptr);
@@ -482,26 +482,10 @@ void TestLayouts() {
                  "device 0 and device 1 are both emulated device 3; messages go between different ones");
 }
 
-}  // namespace
-}  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestNoLibrary();
-  TestRefusals();
-  TestDriverFaults();
-  TestLostMessage();
-  TestAsynchronousError();
-  TestOthersAreTold();
-  TestProcesses();
-  TestAbsentProcess();
-  TestLongComputation();
-  TestFarAhead();
-  TestClosing();
-  TestLayouts();
+TEST(NothingIsLeft) {
   CHECK(AreLive(0));
   CHECK_EQ(Fake().mistakes.load(), 0);
-  CheckNoMisuse();
-  return Finish("nccl_faults_test");
 }
+
+}  // namespace
+}  // namespace fastjax::test

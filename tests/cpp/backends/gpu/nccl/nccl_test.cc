@@ -22,7 +22,7 @@ using gpu::nccl::Load;
 using planner::Scheduler;
 
 // Before the fake is loaded.
-void TestLibraries() {
+TEST(Libraries) {
   std::string wrong;
   CHECK(Load({"libno_nccl_is_called_that.so.2"}, &wrong) == nullptr);
   CHECK_CONTAINS(wrong, "cannot load NCCL or RCCL (libno_nccl");
@@ -53,7 +53,7 @@ void TestLibraries() {
 }
 
 // Peers' memory is used where it can be: nothing is loaded, and no communicator made.
-void TestPeersFirst() {
+TEST(PeersFirst) {
   std::mt19937_64 random(2);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
@@ -65,7 +65,7 @@ void TestPeersFirst() {
 }
 
 // Call sites share communicators, and the last closes them.
-void TestSharing() {
+TEST(Sharing) {
   std::mt19937_64 random(3);
   RigOptions options;
   options.topology = MakeTopology(2, 2);
@@ -87,7 +87,7 @@ void TestSharing() {
 }
 
 // Call sites with groups of the same devices in different orders, all at once.
-void TestBesideEachOther() {
+TEST(BesideEachOther) {
   constexpr int32_t kSites = 4;
   constexpr int64_t kRuns = 30;
   const NcclSetting setting;
@@ -109,17 +109,7 @@ void TestBesideEachOther() {
   CHECK(AreLive(0));
 }
 
+TEST(NcclIsUsedAsItWants) { CHECK_EQ(Fake().mistakes.load(), 0); }
+
 }  // namespace
 }  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  fastjax_gpu_driver()->SetDevice(0);
-  TestLibraries();
-  TestPeersFirst();
-  TestSharing();
-  TestBesideEachOther();
-  CHECK_EQ(Fake().mistakes.load(), 0);
-  CheckNoMisuse();
-  return Finish("nccl_test");
-}
