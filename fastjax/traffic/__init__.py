@@ -9,12 +9,9 @@ from fastjax.traffic.files import read_matrix, write_matrix
 from fastjax.traffic.generators import expert_popularity, pair_zipf, uniform, zipf
 from fastjax.traffic.layers import LayerTraffic, layer_traffic
 from fastjax.traffic.patterns import (
-    concentrated,
     hot_receiver,
-    hot_sender,
     permutation,
     single_flow,
-    staggered,
 )
 from fastjax.traffic.routing import Exchange, choices_from_routing, traffic_from_routing
 from fastjax.traffic.skew import gini
@@ -27,18 +24,15 @@ __all__ = [
     "Routing",
     "RoutingRecord",
     "choices_from_routing",
-    "concentrated",
     "expert_popularity",
     "gini",
     "hot_receiver",
-    "hot_sender",
     "layer_traffic",
     "pair_zipf",
     "permutation",
     "read_matrix",
     "read_routing_trace",
     "single_flow",
-    "staggered",
     "traffic_from_routing",
     "uniform",
     "write_matrix",

@@ -63,27 +63,6 @@ def hot_receiver(devices: int, rows: int, *, receiver: int = 0, share: float = 0
     return np.tile(round_shares(shares, rows), (devices, 1))
 
 
-def hot_sender(devices: int, rows: int, *, sender: int = 0, share: float = 0.5) -> np.ndarray:
-    """Every device receives a share of its rows from one, and equal parts of the rest from others.
-
-    The way back of `hot_receiver`.
-
-    Args:
-      devices: number of devices.
-      rows: rows that a device receives, including those that it keeps.
-      sender: who is hot.
-      share: of every device's rows that it sends, from 0 to 1.
-
-    Returns:
-      Traffic, int64, shape (devices, devices).
-
-    Raises:
-      ArgumentError: an argument is out of bounds.
-    """
-    checks.integer("sender", sender, 0, checks.integer("devices", devices, 1) - 1)
-    return np.ascontiguousarray(hot_receiver(devices, rows, receiver=sender, share=share).T)
-
-
 def permutation(devices: int, rows: int, *, seed: Seed = 0) -> np.ndarray:
     """Every device sends all its rows to one, no two to the same, none to itself.
 
@@ -108,64 +87,4 @@ def permutation(devices: int, rows: int, *, seed: Seed = 0) -> np.ndarray:
     return traffic
 
 
-def staggered(devices: int, rows: int) -> np.ndarray:
-    """Device i sends all its rows to device 2 i, modulo the number of devices.
-
-    The worst case of SpreadOut, whose stage k has every device i send to i + k: the distances are
-    all different, so that each of its stages has one busy pair and lasts as long as all rows of a
-    device take, devices - 1 times in all. Once would do for an odd number of devices, and twice for
-    an even one, where receivers have two senders.
-
-    Args:
-      devices: number of devices.
-      rows: rows that a device sends.
-
-    Returns:
-      Traffic, int64, shape (devices, devices).
-
-    Raises:
-      ArgumentError: an argument is out of bounds.
-    """
-    check_rows(devices, rows)
-    sender = np.arange(devices)
-    traffic = np.zeros((devices, devices), np.int64)
-    traffic[sender, 2 * sender % devices] = rows
-    return traffic
-
-
-def concentrated(servers: int, devices_per_server: int, rows: int) -> np.ndarray:
-    """The first device of every server sends rows to the last device of every other server.
-
-    The worst case of balancing: every server has all its rows on one device and wants all on one
-    other, so that all but one m-th of the rows move inside their first server, and again inside
-    their last, m being the devices of a server.
-
-    Args:
-      servers: number of servers.
-      devices_per_server: devices in each.
-      rows: rows for each pair of servers.
-
-    Returns:
-      Traffic, int64, shape (servers * devices_per_server, servers * devices_per_server).
-
-    Raises:
-      ArgumentError: an argument is out of bounds.
-    """
-    checks.integer("servers", servers, 1)
-    devices = servers * checks.integer("devices_per_server", devices_per_server, 1)
-    check_rows(devices, rows)
-    first = np.arange(servers) * devices_per_server
-    traffic = np.zeros((devices, devices), np.int64)
-    between = np.where(np.eye(servers, dtype=bool), 0, rows)
-    traffic[np.ix_(first, first + devices_per_server - 1)] = between
-    return traffic
-
-
-__all__ = [
-    "concentrated",
-    "hot_receiver",
-    "hot_sender",
-    "permutation",
-    "single_flow",
-    "staggered",
-]
+__all__ = ["hot_receiver", "permutation", "single_flow"]

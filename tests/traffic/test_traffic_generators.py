@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from refusals import bounds, keywords, refusals
 
-from fastjax import Topology, make_plan
 from fastjax import traffic as ft
 from fastjax.cli.shared import workloads
 from fastjax.errors import ArgumentError
@@ -178,9 +177,6 @@ def test_one_hot_device(where, rows, share):
     if devices > 1:
         assert np.abs(hot[:, one] - share * rows).max() <= 1
         assert np.ptp(others) <= 1
-    sent = ft.hot_sender(devices, rows, sender=one, share=share)
-    check(sent, devices)
-    np.testing.assert_array_equal(sent, hot.T)
 
 
 @hypothesis.given(**counts, seed=st.integers(0, 9))
@@ -190,33 +186,6 @@ def test_permutation(devices, rows, seed):
     assert set(traffic.sum(axis=0)) == set(traffic.sum(axis=1)) == {rows}
     assert traffic.max() == rows
     assert devices == 1 or np.trace(traffic) == 0
-
-
-@pytest.mark.parametrize("devices", [1, 2, 3, 8, 9, 15])
-def test_staggered_keeps_every_stage_of_spreadout_busy(devices):
-    traffic = ft.staggered(devices, 10)
-    check(traffic, devices)
-    src, dst = np.nonzero(traffic)
-    assert sorted((dst - src) % devices) == list(range(devices))
-    busiest = max(traffic.sum(axis=0).max(), traffic.sum(axis=1).max())
-    assert busiest == (20 if devices % 2 == 0 else 10)
-    # Every device a server of its own: what SpreadOut sends, and what would do.
-    plan = make_plan(traffic, Topology(devices, 1), scheduler="spreadout")
-    stages = plan.transfers[plan.transfers["phase"] == 2]
-    longest = {s: stages["rows"][stages["stage"] == s].max() for s in set(stages["stage"].tolist())}
-    assert sum(longest.values()) == 10 * (devices - 1)
-
-
-@pytest.mark.parametrize(("servers", "m"), [(1, 3), (2, 1), (2, 4), (3, 2), (4, 5)])
-def test_concentrated_moves_all_that_balancing_can_move(servers, m):
-    rows = 12 * m
-    traffic = ft.concentrated(servers, m, rows)
-    check(traffic, servers * m)
-    blocks = traffic.reshape(servers, m, servers, m)
-    np.testing.assert_array_equal(blocks.sum(axis=(1, 3)), rows * (1 - np.eye(servers, dtype=int)))
-    plan = make_plan(traffic, Topology(servers, m), scheduler="fast", row_bytes=2**20)
-    moved = [plan.transfers["rows"][plan.transfers["phase"] == phase].sum() for phase in (1, 3)]
-    assert moved == [servers * (servers - 1) * 12 * (m - 1)] * 2
 
 
 @hypothesis.given(
@@ -255,12 +224,8 @@ test_bounds = bounds(
     ("count", lambda v: ft.zipf(v, 1), *POSITIVE),
     ("exponent", lambda v: ft.zipf(3, v), *EXPONENT),
     ("devices", lambda v: ft.uniform(v, 1), *POSITIVE),
-    ("devices", lambda v: ft.hot_sender(v, 1), *POSITIVE),
     ("devices", lambda v: ft.permutation(v, 1), *POSITIVE),
-    ("devices", lambda v: ft.staggered(v, 1), *POSITIVE),
     ("rows", lambda v: ft.uniform(2, v), [-1, 1.5, True], [0, 2**52]),
-    ("servers", lambda v: ft.concentrated(v, 1, 1), *POSITIVE),
-    ("devices_per_server", lambda v: ft.concentrated(1, v, 1), *POSITIVE),
     *keywords(partial(ft.pair_zipf, 2, 1), exponent=EXPONENT),
     *keywords(
         partial(ft.expert_popularity, 2, 1),
@@ -272,7 +237,6 @@ test_bounds = bounds(
     ),
     *keywords(partial(ft.single_flow, 2, 1), sender=DEVICE, receiver=DEVICE),
     *keywords(partial(ft.hot_receiver, 2, 1), receiver=DEVICE, share=PORTION),
-    *keywords(partial(ft.hot_sender, 2, 1), sender=DEVICE),
 )
 
 test_refused = refusals(

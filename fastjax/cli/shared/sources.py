@@ -19,21 +19,16 @@ NO_RECORD = (
     "rows is taken."
 )
 
-_Generator = Callable[[argparse.Namespace, int], np.ndarray]  # of the options, and servers
+_Generator = Callable[[argparse.Namespace], np.ndarray]
 _GENERATORS: dict[str, _Generator] = {
-    "uniform": lambda o, _: traffic.uniform(o.devices, o.rows),
-    "pair-zipf": lambda o, _: traffic.pair_zipf(
+    "uniform": lambda o: traffic.uniform(o.devices, o.rows),
+    "pair-zipf": lambda o: traffic.pair_zipf(o.devices, o.rows, exponent=o.exponent, seed=o.seed),
+    "expert-popularity": lambda o: traffic.expert_popularity(
         o.devices, o.rows, exponent=o.exponent, seed=o.seed
     ),
-    "expert-popularity": lambda o, _: traffic.expert_popularity(
-        o.devices, o.rows, exponent=o.exponent, seed=o.seed
-    ),
-    "hot-receiver": lambda o, _: traffic.hot_receiver(o.devices, o.rows),
-    "hot-sender": lambda o, _: traffic.hot_sender(o.devices, o.rows),
-    "permutation": lambda o, _: traffic.permutation(o.devices, o.rows, seed=o.seed),
-    "single-flow": lambda o, _: traffic.single_flow(o.devices, o.rows),
-    "staggered": lambda o, _: traffic.staggered(o.devices, o.rows),
-    "concentrated": lambda o, servers: traffic.concentrated(servers, o.devices // servers, o.rows),
+    "hot-receiver": lambda o: traffic.hot_receiver(o.devices, o.rows),
+    "permutation": lambda o: traffic.permutation(o.devices, o.rows, seed=o.seed),
+    "single-flow": lambda o: traffic.single_flow(o.devices, o.rows),
 }
 
 
@@ -106,7 +101,7 @@ def load(options: argparse.Namespace, devices_per_server: int | None = None) -> 
         raise OptionError("want a file with traffic, or --generate with a name: one of the two.")
     row_bytes = DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
     if options.generate is not None:
-        matrix, name = _generate(options, devices_per_server)
+        matrix, name = _generate(options)
     elif _is_trace(options.file):
         matrix, name = _from_trace(options, devices_per_server)
     else:
@@ -162,16 +157,13 @@ def _from_matrix(options: argparse.Namespace, row_bytes: int) -> tuple[np.ndarra
     return matrix, str(options.file)
 
 
-def _generate(
-    options: argparse.Namespace, devices_per_server: int | None
-) -> tuple[np.ndarray, str]:
+def _generate(options: argparse.Namespace) -> tuple[np.ndarray, str]:
     if options.devices is None:
         raise OptionError("--generate needs --devices, as in --devices 32.")
     if options.seed < 0:
         raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
-    servers = number_of_servers(options.servers, options.devices, devices_per_server)
     used = " ".join(f"--{n} {getattr(options, n)}" for n in ("devices", "rows", "exponent", "seed"))
-    return _GENERATORS[options.generate](options, servers), f"{options.generate} {used}"
+    return _GENERATORS[options.generate](options), f"{options.generate} {used}"
 
 
 def _is_trace(path: Path) -> bool:

@@ -28,11 +28,8 @@ run = functools.partial(run_command, command="plan")
         "pair-zipf",
         "expert-popularity",
         "hot-receiver",
-        "hot-sender",
         "permutation",
         "single-flow",
-        "staggered",
-        "concentrated",
     ],
 )
 def test_everything_that_can_be_generated(capsys, tmp_path, name):
@@ -43,7 +40,7 @@ def test_everything_that_can_be_generated(capsys, tmp_path, name):
     if name in ("pair-zipf", "expert-popularity", "permutation"):
         options["seed"] = 5
     make = getattr(traffic, name.replace("-", "_"))
-    matrix = make(2, 3, 99) if name == "concentrated" else make(6, 99, **options)
+    matrix = make(6, 99, **options)
     assert record(path)["traffic"]["max_device_rows"] == max(
         matrix.sum(axis=0).max(), matrix.sum(axis=1).max()
     )

@@ -177,13 +177,6 @@ def test_trace_on_a_preset_that_is_told_its_servers(capsys, tmp_path):
     assert value(out, "devices") == "2 in 2 x 1, servers x devices of each"
 
 
-def test_traffic_that_is_made_for_the_preset_s_servers(capsys, tmp_path):
-    path = tmp_path / "costs.json"
-    run(capsys, "--generate concentrated --devices 16 --rows 99 --preset h200 --json", path)
-    wanted = traffic.concentrated(2, 8, 99)
-    assert record(path)["traffic"]["gini_pairs"] == pytest.approx(traffic.gini(wanted))
-
-
 def test_one_server(capsys):
     out = run(capsys, "--generate uniform --devices 4 --servers 1 --schedulers direct auto")
     why = lines_of(out)["direct"][-1]
@@ -303,7 +296,7 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("FILE --generate uniform --servers 2", "one of the two"),
         ("FILE", "want --servers, or a --preset, which says how large servers are"),
         ("FILE --preset h200", "4 devices are no whole number of servers of 8; give --servers"),
-        ("--generate concentrated --devices 9 --preset h200", "9 devices are no whole number"),
+        ("--generate uniform --devices 9 --preset h200", "9 devices are no whole number"),
         ("FILE --servers 3", "--servers 3 does not divide 4 devices"),
         ("FILE --servers 2 --preset h300", "invalid choice: 'h300'"),
         ("FILE --servers 2 --schedulers fast fastest", "invalid choice: 'fastest'"),
