@@ -69,24 +69,10 @@ class SchedulerTraits:
         """Lists for users are sorted by it."""
 
     @property
-    def stages_rows(self) -> bool:
-        """
-        Whether rows may rest on devices that are neither their origin nor their target.
-        """
-
-    @property
-    def single_stage(self) -> bool:
-        """Whether all that leaves its server is posted at once, in one stage."""
-
-    @property
     def needs_own_nics(self) -> bool:
         """
         Whether every device's own NIC must work; rows go round those that have failed otherwise.
         """
-
-    @property
-    def considered(self) -> bool:
-        """Whether auto compares its price with others'."""
 
     @property
     def chooses(self) -> bool:
@@ -347,8 +333,6 @@ class HostPlan:
         """
         (scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.
         """
-
-    def staging_rows(self, device: int) -> int: ...
 
     def lower_bound(self) -> float: ...
 

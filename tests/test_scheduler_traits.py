@@ -26,6 +26,7 @@ def test_traits_come_by_number():
         assert _core.scheduler_names()[ours.number] == name
         for field in ("description", "needs_own_nics", "chooses"):
             assert getattr(ours, field) == getattr(its, field)
+        assert its.chooses == (name == "auto")
 
 
 def test_order_comes_from_the_extension():
@@ -66,30 +67,6 @@ def test_needs_of_nics_come_from_the_extension(name):
     return None
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_traits_are_true(name):
-    """Of traffic in which every device has much for every other."""
-    plan = make_plan(np.full((6, 6), 10**6), Topology(3, 2), scheduler=name, row_bytes=4096)
-    traits = COMPILED[plan.scheduler]
-    staged = any(plan.stage_table(device)[5] for device in range(6))
-    assert staged == traits.stages_rows
-    assert (plan.num_stages == 1) == traits.single_stage
-    assert not traits.chooses
-    assert COMPILED[name].chooses == (name == "auto")
-
-
-def test_auto_looks_at_those_that_are_to_be_considered():
-    core = _core.HostPlan(
-        np.full((6, 6), 5), Topology(3, 2).words, _core.scheduler_names().index("auto"), 4096
-    )
-    core.plan()
-    looked_at = {_core.scheduler_names()[choice[0]] for choice in core.choices()}
-    assert looked_at == {its.name for its in COMPILED.values() if its.considered}
-
-
 def test_fallback_is_the_least_of_all():
-    its = COMPILED[scheduler_traits.FALLBACK]
-    assert not its.stages_rows
-    assert its.single_stage
     words = [_core.table_words(Topology(3, 2).words, number) for number in range(len(COMPILED))]
     assert min(words) == words[_core.fallback_scheduler]

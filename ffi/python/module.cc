@@ -259,9 +259,6 @@ NB_MODULE(_core, m) {
           "What a stage costs, as stages count.")
       .def("choices", &HostPlan::Choices,
            "(scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.")
-      .def(
-          "staging_rows", [](HostPlan& self, int32_t device) { return self.planner().StagingRows(device); },
-          nb::arg("device"))
       .def("lower_bound", [](HostPlan& self) { return self.planner().LowerBound(); })
       .def("predicted_time", [](HostPlan& self) { return self.planner().PredictedTime(); })
       .def("planning_time", [](HostPlan& self) { return self.planner().PlanningTime(); });

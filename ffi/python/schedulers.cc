@@ -42,16 +42,9 @@ void RegisterSchedulers(nb::module_* module) {
       .def_ro("name", &SchedulerTraits::name, "What scheduler= takes.")
       .def_ro("description", &SchedulerTraits::description, "What its plans do.")
       .def_ro("order", &SchedulerTraits::order, "Lists for users are sorted by it.")
-      .def_ro("stages_rows", &SchedulerTraits::stages_rows,
-              "Whether rows may rest on devices that are neither their origin nor their target.")
-      .def_ro("single_stage", &SchedulerTraits::single_stage,
-              "Whether all that leaves its server is posted at once, in one stage.")
       .def_prop_ro(
           "needs_own_nics", [](const SchedulerTraits& traits) { return traits.nics == NicNeed::kEachDevice; },
           "Whether every device's own NIC must work; rows go round those that have failed otherwise.")
-      .def_prop_ro(
-          "considered", [](const SchedulerTraits& traits) { return traits.choosing == Choosing::kConsidered; },
-          "Whether auto compares its price with others'.")
       .def_prop_ro(
           "chooses", [](const SchedulerTraits& traits) { return traits.choosing == Choosing::kChooses; },
           "Whether its plans are those of another scheduler, which HostPlan.chosen names.");
