@@ -149,22 +149,14 @@ def page(record: dict[str, Any], title: str) -> str:
         parts += samples_of(run, "exchanges")
     if record["steps"]:
         run = record["steps"][0]
-        levelled = "copies" in run  # older records had two layers
-        kinds = "Two send" if levelled else "One sends"
-        others = "others" if levelled else "other"
-        drift = (
-            "; one of either kind levels the experts of a server, which had "
-            f"{run['copies']} copies in all, and popularity drifts"
-            if levelled
-            else ""
-        )
         parts.append(
-            f"{run['steps']} steps of {'four' if levelled else 'two'} layers in {run['chunks']} "
-            f"chunks, in turn, forward and backward, over {PROCESSES} processes of {DEVICES} "
-            f"devices. {kinds} a token once to each server, the {others} once for each choice"
-            f"{drift}; tokens and experts differ in each step; seed {run['seed']}. Every result "
-            "and gradient was compared with numpy's in every process, and none was wrong. They "
-            f"took {run['seconds']:.0f} s."
+            f"{run['steps']} steps of four layers in {run['chunks']} chunks, in turn, forward and "
+            f"backward, over {PROCESSES} processes of {DEVICES} devices. Two send a token once to "
+            "each server, the others once for each choice; one of either kind levels the experts "
+            f"of a server, which had {run['copies']} copies in all, and popularity drifts; tokens "
+            f"and experts differ in each step; seed {run['seed']}. Every result and gradient was "
+            "compared with numpy's in every process, and none was wrong. They took "
+            f"{run['seconds']:.0f} s."
         )
         parts += samples_of(run, "steps")
     if record["starts"]:
