@@ -15,18 +15,6 @@ using planner::Phase;
 using planner::Topology;
 using planner::Transfer;
 
-// One row of staging. Stages overlap when a plan is executed, so a row that was ever written is not free again.
-struct Slot {
-  bool written = false;
-  bool read = false;
-  int32_t stage = -1;
-  int32_t origin = -1;
-  int32_t target = -1;
-  int64_t row = -1;
-};
-
-using Staging = std::vector<std::vector<Slot>>;
-
 // What follows may look things up by device.
 bool CheckDevices(const Topology& topology, const Transfer& transfer) {
   bool good = true;
@@ -36,35 +24,8 @@ bool CheckDevices(const Topology& topology, const Transfer& transfer) {
   return good;
 }
 
-bool ReadRow(const Transfer& transfer, int64_t i, Staging* staging) {
-  if (transfer.src_row == Transfer::kInPlace) return CHECK_EQ(transfer.src, transfer.origin);
-  std::vector<Slot>& slots = (*staging)[transfer.src];
-  const int64_t index = transfer.src_row + i;
-  if (!CHECK_GE(index, 0) || !CHECK_LT(index, static_cast<int64_t>(slots.size()))) return false;
-  Slot& slot = slots[index];
-  const bool good = CHECK(slot.written) && CHECK(!slot.read) && CHECK_EQ(slot.stage, transfer.stage) &&
-                    CHECK_EQ(slot.origin, transfer.origin) && CHECK_EQ(slot.target, transfer.target) &&
-                    CHECK_EQ(slot.row, transfer.first_row + i);
-  slot.read = true;
-  return good;
-}
-
-bool WriteRow(const Transfer& transfer, int64_t i, Staging* staging, std::vector<int32_t>* delivered) {
-  const int64_t row = transfer.first_row + i;
-  if (transfer.dst_row == Transfer::kInPlace) {
-    if (!CHECK_EQ(transfer.dst, transfer.target)) return false;
-    if (!CHECK_GE(row, 0) || !CHECK_LT(row, static_cast<int64_t>(delivered->size()))) return false;
-    return CHECK_EQ(++(*delivered)[row], 1);
-  }
-  std::vector<Slot>& slots = (*staging)[transfer.dst];
-  const int64_t index = transfer.dst_row + i;
-  if (!CHECK_GE(index, 0) || !CHECK_LT(index, static_cast<int64_t>(slots.size()))) return false;
-  const bool good = CHECK(!slots[index].written);
-  slots[index] = {true, false, transfer.stage, transfer.origin, transfer.target, row};
-  return good;
-}
-
-// Rows that one transfer wrote to staging, from the key of the map on.
+// Rows that one transfer wrote to staging, from the key of the map on. Stages overlap when a plan is executed, so a row
+// that was ever written is not free again.
 struct Held {
   int64_t end;
   const Transfer* writer;
@@ -133,29 +94,6 @@ void CheckTiles(std::vector<Range>* ranges, int64_t rows) {
 
 void CheckReplay(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
                  const std::vector<int64_t>& staging_rows) {
-  const int32_t devices = topology.devices();
-  Staging staging(devices);
-  for (int32_t device = 0; device < devices; ++device) staging[device].resize(staging_rows[device]);
-  std::vector<std::vector<int32_t>> delivered(traffic.size());
-  for (size_t block = 0; block < traffic.size(); ++block) delivered[block].resize(traffic[block]);
-  for (const Transfer& transfer : transfers) {
-    if (!CheckDevices(topology, transfer) || !CHECK_GT(transfer.rows, 0)) return;
-    const size_t block = static_cast<size_t>(transfer.origin) * devices + transfer.target;
-    for (int64_t i = 0; i < transfer.rows; ++i) {
-      if (!ReadRow(transfer, i, &staging) || !WriteRow(transfer, i, &staging, &delivered[block])) return;
-    }
-  }
-  for (const auto& rows : delivered) {
-    if (!CHECK_EQ(std::count(rows.begin(), rows.end(), 1), static_cast<int64_t>(rows.size()))) return;
-  }
-  for (const auto& slots : staging) {
-    const auto stuck = [](const Slot& slot) { return slot.written && !slot.read; };
-    CHECK_EQ(std::count_if(slots.begin(), slots.end(), stuck), 0);
-  }
-}
-
-void CheckCoverage(const Topology& topology, const Matrix& traffic, const std::vector<Transfer>& transfers,
-                   const std::vector<int64_t>& staging_rows) {
   const int32_t devices = topology.devices();
   RangeStaging staging(devices);
   std::vector<std::vector<Range>> delivered(traffic.size());

@@ -11,15 +11,10 @@
 
 namespace fastjax::test {
 
-// Every row of `traffic` arrives once, on the way it claims to take, through staging rows that hold it. Row by row: the
-// simplest way to say it.
+// Every row of `traffic` arrives once, on the way it claims to take, through staging rows that hold it, and crosses
+// once if it leaves its server. By ranges of rows, since counts need not fit in memory.
 void CheckReplay(const planner::Topology& topology, const Matrix& traffic,
                  const std::vector<planner::Transfer>& transfers, const std::vector<int64_t>& staging_rows);
-
-// The same by ranges of rows, for counts that do not fit in memory; and every row of a block between servers crosses
-// once.
-void CheckCoverage(const planner::Topology& topology, const Matrix& traffic,
-                   const std::vector<planner::Transfer>& transfers, const std::vector<int64_t>& staging_rows);
 
 // Phases, stages and devices of each transfer fit together; stages are in order and none is empty.
 void CheckShape(const planner::Topology& topology, const std::vector<planner::Transfer>& transfers, int32_t stages);

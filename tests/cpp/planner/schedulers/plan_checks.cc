@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +23,6 @@ using planner::Planner;
 using planner::Scheduler;
 using planner::Topology;
 using planner::Transfer;
-
-constexpr int64_t kReplayedRows = 2000;  // plans of more, delivered or staged, are replayed by ranges only
 
 // What schedulers promise beyond delivery and beyond what their traits say. A new scheduler that promises more has to
 // say so here.
@@ -170,8 +167,6 @@ void CheckChoice(const Problem& problem, Planner* plan, const std::vector<Transf
   }
 }
 
-int64_t Sum(const std::vector<int64_t>& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
-
 // By server, rows that leave it and rows that enter it.
 std::vector<int64_t> CrossingRows(const Topology& topology, const Matrix& traffic) {
   std::vector<int64_t> rows(topology.servers);
@@ -191,15 +186,13 @@ void CheckDelivery(const Problem& problem, const Planner& plan, const std::vecto
   const Matrix& traffic = problem.traffic.traffic;
   const std::vector<int64_t> staging = StagingRows(plan);
   CheckShape(topology, all, plan.num_stages());
-  CheckCoverage(topology, traffic, all, staging);
+  CheckReplay(topology, traffic, all, staging);
+  CheckReplay(topology, Transposed(topology, traffic), Reversed(all), staging);
   const std::vector<int64_t> crossing = CrossingRows(topology, traffic);
   for (int32_t device = 0; device < topology.devices(); ++device) {
     // No device could stage more than all that its server sends and receives; gaps may double that.
     CHECK_LE(staging[device], 2 * crossing[topology.server_of(device)]);
   }
-  if (Sum(traffic) > kReplayedRows || Sum(staging) > 10 * kReplayedRows) return;
-  CheckReplay(topology, traffic, all, staging);
-  CheckReplay(topology, Transposed(topology, traffic), Reversed(all), staging);
 }
 
 // Whatever matchings a plan is given, it is as right; those that cover its traffic it takes as they are.
