@@ -338,11 +338,13 @@ def test_the_guide_shows_what_is_printed(capsys, monkeypatch, page, count):
     monkeypatch.chdir(ROOT)
     guide = Path(f"docs/how_to/{page}.md").read_text()
     examples = re.findall(
-        r"^    \$ python -m fastjax simulate (.*)\n((?:    .*\n|\n)+)", guide, re.MULTILINE
+        r"^    \$ python -m fastjax simulate ((?:.*\\\n)*.*)\n((?:    .*\n|\n)+)",
+        guide,
+        re.MULTILINE,
     )
     assert len(examples) == count
     for command, shown in examples:
-        lines = run(capsys, command).splitlines()
+        lines = run(capsys, command.replace("\\\n", "")).splitlines()
         printed = "".join(f"    {line}".rstrip() + "\n" for line in lines)
         # Three dots stand for what is left out.
         parts = [re.escape(part) for part in shown.rstrip().split("    ...\n")]
