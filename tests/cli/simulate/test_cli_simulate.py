@@ -347,8 +347,8 @@ def test_the_guide_shows_what_is_printed(capsys, monkeypatch, page, count):
         lines = run(capsys, command.replace("\\\n", "")).splitlines()
         printed = "".join(f"    {line}".rstrip() + "\n" for line in lines)
         # Three dots stand for what is left out.
-        parts = [re.escape(part) for part in shown.rstrip().split("    ...\n")]
-        assert re.fullmatch("(?s:.*)".join(parts), printed.rstrip())
+        parts = map(re.escape, (shown.rstrip() + "\n").split("    ...\n"))
+        assert re.fullmatch("(?s:.*)".join(parts), printed.rstrip() + "\n")
 
 
 def test_help(capsys):
