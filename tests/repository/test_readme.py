@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import jupytext
@@ -29,10 +28,6 @@ def python_blocks(page: Path) -> str:
 
 # Those of frameworks.md are run by test_frameworks.py, one framework at a time.
 WITH_EXAMPLES = [page for page in PAGES if page.name != "frameworks.md" and python_blocks(page)]
-
-
-# Characters that fit into a column of the site.
-WIDEST_CODE = 88
 
 
 def relative(path: Path) -> str:
@@ -68,19 +63,6 @@ def test_links_lead_somewhere(page: Path):
             headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
             anchors = [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]
             assert anchor in anchors, target
-
-
-def code_of(page: Path) -> list[str]:
-    """Lines of code, but for what commands print: that is shown as it is."""
-    text = re.sub(r"^    \$ .*\n(?:    .*\n|\n)+", "", page.read_text(), flags=re.MULTILINE)
-    fenced = re.findall(r"^```[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    indented = re.findall(r"(?<=\n\n)    (?:.*\n    )*.*\n", text)
-    return "".join([*fenced, *map(textwrap.dedent, indented)]).splitlines()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_code_fits_the_column(page: Path):
-    assert [line for line in code_of(page) if len(line) > WIDEST_CODE] == []
 
 
 def test_versions_of_frameworks_are_those_tested():
