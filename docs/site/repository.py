@@ -102,4 +102,4 @@ def _contents(folder: Path) -> list[Path]:
 def _listing(folder: Path) -> str:
     names = [path.name for path in _contents(folder)]
     title = folder.relative_to(ROOT).as_posix()
-    return "\n".join([f"# {title}", "", *(f"- [{name}]({name})" for name in names), ""])
+    return "\n".join([f"# {title}", "", *(f"- [`{name}`]({name})" for name in names), ""])
