@@ -297,17 +297,10 @@ gpu: ## Build for this machine's GPU, test, check and measure: nine minutes, no 
 
 # ---- frameworks, in environments of their own
 
-# MaxText runs from its source tree, of which this is the root. It needs Python 3.12 or newer.
-MAXTEXT ?=
-
 .PHONY: integration
-integration: ## Install frameworks apart, run docs/how_to/frameworks.md with each, and layers of theirs; MAXTEXT=source tree
+integration: ## Install frameworks apart, run docs/how_to/frameworks.md with each, and layers of others, as in FASTJAX_AXLEARN=source tree
 	$(MAKE) $(addprefix .venv-integration/.stamps/,installed test-tools integration-tools) VENV=.venv-integration
-	FASTJAX_INTEGRATION=1 .venv-integration/bin/pytest --noconftest $(addprefix tests/repository/test_,frameworks.py own_layers.py) $(TEST_ARGS)
-ifneq ($(MAXTEXT),)
-	$(MAKE) $(addprefix .venv-maxtext/.stamps/,installed test-tools maxtext-tools) VENV=.venv-maxtext PYTHON=$(or $(shell .ci/find_python 3.12 3.13),python3.12)
-	FASTJAX_MAXTEXT=$(abspath $(MAXTEXT)) .venv-maxtext/bin/pytest --noconftest tests/repository/test_own_layers.py::test_maxtext $(TEST_ARGS)
-endif
+	FASTJAX_INTEGRATION=1 .venv-integration/bin/pytest --noconftest tests/repository/test_frameworks.py tests/integration $(TEST_ARGS)
 
 # ---- faults: processes of a job are killed, stopped, parted and lied to, at every phase of an exchange
 

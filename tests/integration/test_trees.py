@@ -1,0 +1,39 @@
+"""Layers of experts that others wrote run under the swap, and with `fastjax.moe` in their place.
+
+FASTJAX_NAME=folder says where the source tree is of which trees/name.py knows. Where tunix is
+installed, as by `make integration`, that one is run by default.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NAMES = sorted(file.stem for file in (HERE / "trees").glob("*.py"))
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_layer(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    variable = f"FASTJAX_{name.upper()}"
+    root = os.environ.get(variable)
+    if root is None and name == "tunix" and (found := importlib.util.find_spec("tunix")):
+        root = str(Path(str(found.origin)).parents[1])
+    if root is None:
+        pytest.skip(f"{variable} would be the root of its source tree")
+    search = os.pathsep.join([str(HERE), str(HERE.parent / "support")])
+    done = subprocess.run(
+        [sys.executable, HERE / "run.py", name, root],
+        cwd=tmp_path,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": search},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with capsys.disabled():
+        sys.stdout.write(f"\n{done.stdout}")

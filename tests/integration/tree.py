@@ -1,0 +1,72 @@
+"""What is known of a layer of experts that others wrote."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from edits import Edit
+
+DEVICES, EXPERTS, TOP_K = 8, 16, 2
+WIDTH, INNER = 128, 256
+SEQUENCES, LENGTH = 16, 64  # of all devices
+# How much a router prefers the first two experts. With 20 all tokens go there, and devices that
+# have only other experts receive nothing.
+PREFERENCES = [0.0, 20.0]
+
+
+def tokens() -> jax.Array:
+    """Random ones, which all begin with 1: by that a router can prefer an expert."""
+    shape = SEQUENCES, LENGTH, WIDTH
+    return jax.random.normal(jax.random.key(1), shape).at[..., 0].set(1.0)
+
+
+def prefer_first(router: jax.Array, preference: float) -> jax.Array:
+    return router.at[0, :2].add(preference)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer, to be traced in a scope.
+
+    Attributes:
+      function: of parameters and tokens, to the layer's result.
+      params: for each of `PREFERENCES`.
+      x: tokens.
+      scope: of its mesh.
+    """
+
+    function: Callable[[Any, jax.Array], jax.Array]
+    params: Sequence[Any]
+    x: jax.Array
+    scope: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer of a tree, and what would change there.
+
+    Attributes:
+      module: that has the layer.
+      build: the layer, of the module as it is or edited.
+      edits: what changes for `fastjax.moe`.
+      exchanges: calls of `jax.lax.ragged_all_to_all` in a program with gradients.
+      folder: of the tree, from which Python imports.
+      absent: modules that are imported and that the layer does not use; they need not be there.
+      bare: packages of the tree that import more than the layer needs; only their modules are.
+      replaced: names of the module that it has to find otherwise, on CPU devices.
+      gradients: whether the layer has them.
+      options: of `build`.
+    """
+
+    module: str
+    build: Callable[..., Layer]
+    edits: Sequence[Edit]
+    exchanges: int
+    folder: str = "."
+    absent: Sequence[str] = ()
+    bare: Sequence[str] = ()
+    replaced: dict[str, Any] = field(default_factory=dict)
+    gradients: bool = True
+    options: dict[str, Any] = field(default_factory=dict)

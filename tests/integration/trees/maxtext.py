@@ -1,0 +1,115 @@
+"""MaxText: rows travel by two ragged exchanges.
+
+Options of its own keep it from kernels for TPUs (`megablox`).
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+from edits import Edit
+from tree import (
+    DEVICES,
+    EXPERTS,
+    INNER,
+    PREFERENCES,
+    TOP_K,
+    WIDTH,
+    Case,
+    Layer,
+    prefer_first,
+    tokens,
+)
+
+WITHIN = "RoutedMoE.sparse_matmul._moe_body"
+
+
+def build(module: ModuleType, **options: Any) -> Layer:
+    from flax import linen, nnx
+    from maxtext.configs import pyconfig
+    from maxtext.layers import initializers
+    from maxtext.utils import globals as paths
+    from maxtext.utils import maxtext_utils
+
+    config = pyconfig.initialize(
+        [None, str(Path(paths.MAXTEXT_CONFIGS_DIR) / "base.yml")],
+        sparse_matmul=True,
+        megablox=False,
+        ici_expert_parallelism=DEVICES,
+        num_experts=EXPERTS,
+        num_experts_per_tok=TOP_K,
+        base_emb_dim=WIDTH,
+        base_mlp_dim=INNER,
+        base_moe_mlp_dim=INNER,
+        dtype="float32",
+        hardware="cpu",
+        skip_jax_distributed_system=True,
+        enable_checkpointing=False,
+        log_config=False,
+        run_name="layers_of_others",
+        **options,
+    )
+    mesh = jax.sharding.Mesh(maxtext_utils.create_device_mesh(config), config.mesh_axes)
+    routed = module.RoutedMoE(
+        config=config,
+        num_experts=config.num_experts,
+        num_experts_per_tok=config.num_experts_per_tok,
+        mesh=mesh,
+        kernel_init=initializers.nd_dense_init(1.0, "fan_in", "truncated_normal"),
+        kernel_axes=("embed", "mlp"),
+        intermediate_dim=config.moe_mlp_dim,
+        dtype=config.dtype,
+        rngs=nnx.Rngs(0),
+    )
+    definition, params, rest = nnx.split(routed, nnx.Param, ...)
+    given = []
+    for preference in PREFERENCES:
+        preferring = jax.tree.map(lambda leaf: leaf, params)
+        router: Any = preferring["gate"]["kernel"]
+        router[...] = prefer_first(router[...], preference)
+        given.append(preferring)
+
+    def scope() -> Any:
+        import contextlib
+
+        stack = contextlib.ExitStack()
+        stack.enter_context(jax.set_mesh(mesh))
+        stack.enter_context(linen.logical_axis_rules(config.logical_axis_rules))
+        return stack
+
+    return Layer(
+        lambda params, x: nnx.merge(definition, params, rest)(x)[0], given, tokens(), scope
+    )
+
+
+EDITS = [
+    Edit(
+        WITHIN,
+        "batch_size, sequence_length",
+        None,
+        "expert = lambda rows, w: self.apply_ffn_activation(rows @ w[0], rows @ w[1]) @ w[2]",
+    ),
+    Edit(
+        WITHIN,
+        "if self.config.num_moe_emb_chunks",
+        "return",
+        """
+        weights, ids = self.get_topk(logits, pre_bias_logits, rngs, sharded_input_ids)
+        *_, lb_loss, bias_updates, _ = self.permute(x, logits, pre_bias_logits, False, rngs)
+        output = moe.layer(expert, x, ids, weights, (w0, w1, wo), num_experts=self.num_experts,
+                           axis_name=self._expert_parallelism_name)
+        return output, lb_loss, bias_updates
+        """,
+    ),
+]
+CASES = [
+    Case(
+        module="maxtext.layers.moe",
+        folder="src",
+        build=build,
+        exchanges=4,
+        absent=("grain", "maxtext.common.checkpointing", "tokamax", "transformers"),
+        edits=EDITS,
+    )
+]

@@ -1,0 +1,88 @@
+"""Google DeepMind's simply: rows travel by two ragged exchanges."""
+
+import types
+from types import ModuleType
+
+import jax
+from edits import Edit
+from tree import (
+    DEVICES,
+    EXPERTS,
+    INNER,
+    PREFERENCES,
+    TOP_K,
+    WIDTH,
+    Case,
+    Layer,
+    prefer_first,
+    tokens,
+)
+
+WITHIN = "MoEFeedForward._apply_sparse_moe.moe_ffn"
+
+
+def build(module: ModuleType) -> Layer:
+    shardings = types.SimpleNamespace(
+        activation_partition=("data", None, None),
+        ffn0_partition=("data", None, None),
+        ffn1_partition=("data", None, None),
+        mesh_axis_names=("data",),
+    )
+    layer = module.MoEFeedForward(
+        model_dim=WIDTH,
+        expand_factor=INNER // WIDTH,
+        sharding_config=shardings,
+        use_gated_activation_in_ffn=True,
+        activation_dtype="float32",
+        ffn_use_bias=False,
+        num_experts=EXPERTS,
+        num_experts_per_token=TOP_K,
+    )
+    mesh = jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(mesh):
+        params = module.get_raw_arrays(layer.init(jax.random.key(0)))
+    given = []
+    for preference in PREFERENCES:
+        router = {"w": prefer_first(params["router"]["w"], preference)}
+        given.append(params | {"router": router})
+    return Layer(
+        lambda params, x: layer.apply(params, x)[0], given, tokens(), lambda: jax.set_mesh(mesh)
+    )
+
+
+EDITS = [
+    Edit(
+        WITHIN,
+        "def all_gather_if_sharded",
+        None,
+        """
+        act = registry.FunctionRegistry.get(self.ffn_activation)
+        expert = lambda rows, w: (act(rows @ w[1]) * (rows @ w[0])) @ w[2]
+        """,
+    ),
+    Edit(
+        WITHIN,
+        "local_batch_size",
+        "group_sizes",
+        "group_sizes = jnp.bincount(selected_indices.ravel(), length=self.num_experts)",
+    ),
+    Edit(
+        WITHIN,
+        "local_num_tokens",
+        "outputs = jnp.einsum",
+        """
+        experts = ffn0_w, ffn0_gate_w, ffn1_w
+        outputs = moe.layer(expert, inputs, selected_indices, selected_weights, experts,
+                            num_experts=self.num_experts, axis_name=ep_axis)
+        """,
+    ),
+]
+CASES = [
+    Case(
+        module="simply.model_lib",
+        build=build,
+        exchanges=4,
+        absent=("grain", "orbax", "sentencepiece", "tokenizers", "tensorboardX", "wandb"),
+        edits=EDITS,
+    )
+]
