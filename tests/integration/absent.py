@@ -39,9 +39,9 @@ class _Absent(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name[:1].isupper():
-            return type(name, (_Anything,), {})
-        return mock.MagicMock()
+        found = type(name, (_Anything,), {}) if name[:1].isupper() else mock.MagicMock()
+        setattr(self, name, found)
+        return found
 
 
 def bare(name: str, folder: Path) -> None:

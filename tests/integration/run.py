@@ -2,7 +2,7 @@
 
 The ways: with its exchange, which is emulated by gathers; with its exchange under the swap, and
 with that of `jax.lax.ragged_dot`, too; and with `fastjax.moe` in its place. `run.py NAME ROOT`:
-NAME of a module of trees/, ROOT of its tree.
+NAME of a module of trees/, ROOT of its tree. Layers without a ragged exchange have no second way.
 """
 
 import importlib
@@ -32,8 +32,6 @@ def compile_one(case: Case, module: ModuleType, exchanges: int | None = None) ->
     layer = case.build(module, **case.options)
 
     def results(params: Any, x: jax.Array, factors: jax.Array) -> Any:
-        if not case.gradients:
-            return layer.function(params, x)
         value, pullback = jax.vjp(layer.function, params, x)
         return value, pullback(factors)
 
@@ -52,8 +50,9 @@ def compile_all(case: Case, module: ModuleType) -> tuple[Layer, Programs]:
         layer = case.build(module, **case.options)
         with emulated_jax.installed():
             made["own"] = compile_one(case, module)
-        with fastjax.swap_ragged_all_to_all():
-            made["swap"] = compile_one(case, module, case.exchanges)
+        if case.exchanges:
+            with fastjax.swap_ragged_all_to_all():
+                made["swap"] = compile_one(case, module, case.exchanges)
         with fastjax.swap_ragged_all_to_all(ragged_dot=True):
             made["swap, ragged_dot"] = compile_one(case, module)
     with edits.applied(module, case.edits, case.replaced | {"moe": fastjax.moe}):
@@ -72,12 +71,14 @@ def assert_same(got: Any, wanted: Any, *, bits: bool) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=name)
 
 
-def compare(layer: Layer, made: Programs) -> None:
+def compare(case: Case, layer: Layer, made: Programs) -> None:
     for params in layer.params:
-        factors = jax.random.normal(jax.random.key(2), layer.x.shape)
-        wanted = made["own"](params, layer.x, factors)
-        for way, program in made.items():
-            assert_same(program(params, layer.x, factors), wanted, bits=way == "swap")
+        given = params, layer.x, jax.random.normal(jax.random.key(2), layer.x.shape)
+        value, gradients = made["own"](*given)
+        found = {way: program(*given) for way, program in made.items() if way != "own"}
+        wanted = value, gradients if case.own_gradients else found["swap"][1]
+        for way, each in found.items():
+            assert_same(each, wanted, bits=way == "swap")
 
 
 def seconds(made: Programs, *arguments: Any) -> dict[str, float]:
@@ -117,7 +118,7 @@ def main(name: str, root: str) -> None:
         with absent(case.absent):
             module = importlib.import_module(case.module)
         layer, made = compile_all(case, module)
-        compare(layer, made)
+        compare(case, layer, made)
         for line in report(case, module, layer, made):
             sys.stdout.write(f"{line}\n")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from edits import Edit
 
 DEVICES, EXPERTS, TOP_K = 8, 16, 2
@@ -24,6 +25,21 @@ def tokens() -> jax.Array:
 
 def prefer_first(router: jax.Array, preference: float) -> jax.Array:
     return router.at[0, :2].add(preference)
+
+
+def some_groups(
+    lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array, group_offset: Any, **_: Any
+) -> jax.Array:
+    """What kernels for TPUs make of all rows: products of those groups that there are matrices for.
+
+    The first of these is number `group_offset`. Other rows are zeros.
+    """
+    ends = jnp.cumsum(group_sizes)
+    start = ends[group_offset] - group_sizes[group_offset]
+    sizes = jax.lax.dynamic_slice_in_dim(group_sizes, group_offset, len(rhs))
+    result = jax.lax.ragged_dot(jnp.roll(lhs, -start, axis=0), rhs, sizes)
+    inside = jnp.arange(len(lhs)) < sizes.sum()
+    return jnp.roll(jnp.where(inside[:, None], result, 0), start, axis=0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,8 @@ class Case:
       absent: modules that are imported and that the layer does not use; they need not be there.
       bare: packages of the tree that import more than the layer needs; only their modules are.
       replaced: names of the module that it has to find otherwise, on CPU devices.
-      gradients: whether the layer has them.
+      own_gradients: whether those of `jax.lax.ragged_all_to_all` are right. They are not where rows
+        go to several devices; then gradients are compared with those under the swap.
       options: of `build`.
     """
 
@@ -68,5 +85,5 @@ class Case:
     absent: Sequence[str] = ()
     bare: Sequence[str] = ()
     replaced: dict[str, Any] = field(default_factory=dict)
-    gradients: bool = True
+    own_gradients: bool = True
     options: dict[str, Any] = field(default_factory=dict)

@@ -1,8 +1,11 @@
-"""MaxText: rows travel by two ragged exchanges.
+"""MaxText: rows travel by two ragged exchanges; or its ring of experts gathers and scatters them.
 
-Options of its own keep it from kernels for TPUs (`megablox`).
+An option keeps the exchanges from a kernel for TPUs, `megablox`, which the ring needs: there,
+`jax.lax.ragged_dot` computes the same.
 """
 
+import contextlib
+import types
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +22,7 @@ from tree import (
     Case,
     Layer,
     prefer_first,
+    some_groups,
     tokens,
 )
 
@@ -35,7 +39,6 @@ def build(module: ModuleType, **options: Any) -> Layer:
     config = pyconfig.initialize(
         [None, str(Path(paths.MAXTEXT_CONFIGS_DIR) / "base.yml")],
         sparse_matmul=True,
-        megablox=False,
         ici_expert_parallelism=DEVICES,
         num_experts=EXPERTS,
         num_experts_per_tok=TOP_K,
@@ -71,8 +74,6 @@ def build(module: ModuleType, **options: Any) -> Layer:
         given.append(preferring)
 
     def scope() -> Any:
-        import contextlib
-
         stack = contextlib.ExitStack()
         stack.enter_context(jax.set_mesh(mesh))
         stack.enter_context(linen.logical_axis_rules(config.logical_axis_rules))
@@ -108,8 +109,11 @@ CASES = [
         module="maxtext.layers.moe",
         folder="src",
         build=build,
-        exchanges=4,
+        exchanges=exchanges,
         absent=("grain", "maxtext.common.checkpointing", "tokamax", "transformers"),
         edits=EDITS,
+        options={"use_ring_of_experts": ring, "megablox": ring},
+        replaced={"mblx": types.SimpleNamespace(gmm=some_groups)},
     )
+    for ring, exchanges in [(False, 4), (True, 0)]
 ]

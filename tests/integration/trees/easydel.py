@@ -1,0 +1,122 @@
+"""EasyDeL: all devices have all tokens, and results travel by an exchange.
+
+The kernel for TPUs and GPUs, `grouped_matmul`, is replaced: `jax.lax.ragged_dot` computes the same.
+"""
+
+import functools
+import types
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+from edits import Edit
+from tree import EXPERTS, INNER, PREFERENCES, TOP_K, WIDTH, Case, Layer, prefer_first, tokens
+
+WITHIN = "BaseMoeModule._sparse_moe_call"
+
+
+def _times(matrix: jax.Array, rows: jax.Array) -> jax.Array:
+    return rows @ matrix
+
+
+def gmm(rows: jax.Array, kernel: jax.Array, group_sizes: jax.Array, **_: Any) -> jax.Array:
+    return jax.lax.ragged_dot(rows, kernel, group_sizes)
+
+
+def build(module: ModuleType) -> Layer:
+    axis_types = (jax.sharding.AxisType.Auto,) * 3
+    mesh = jax.make_mesh((1, 4, 2), ("dp", "ep", "tp"), axis_types=axis_types)
+    names = {module.DP: "dp", module.EP: "ep", module.TP: "tp", module.FSDP: None, module.SP: None}
+
+    def resolve_axis(axes: Sequence[Any], mode: Any) -> list[Any]:
+        return [names[axis] for axis in axes]
+
+    config = types.SimpleNamespace(
+        mesh=mesh,
+        expert_mesh=mesh,
+        auto_expert_mesh=mesh,
+        expert_abstract_mesh=mesh.abstract_mesh,
+        moe_method=None,
+        n_routed_experts=EXPERTS,
+        num_experts_per_tok=TOP_K,
+        hidden_size=WIDTH,
+        partition_manager=types.SimpleNamespace(
+            paxis=types.SimpleNamespace(resolve_axis=resolve_axis),
+            resolve=lambda **_: jax.P("dp", None, "tp"),
+        ),
+        use_expert_tensor_mode=False,
+        use_ring_of_experts=False,
+        fsdp_is_ep_bound=False,
+        sp_is_ep_bound=False,
+        moe_force_xla_gmm=True,
+    )
+
+    class Sparse(module.BaseMoeModule):
+        dtype = jax.numpy.float32
+
+        def __call__(self) -> None: ...
+
+    layer = Sparse(config)
+    *keys, of_router = jax.random.split(jax.random.key(0), 4)
+    shapes = (EXPERTS, WIDTH, INNER), (EXPERTS, WIDTH, INNER), (EXPERTS, INNER, WIDTH)
+    kernels = [
+        jax.random.normal(key, shape) / shape[1] ** 0.5
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+    router = jax.random.normal(of_router, (WIDTH, EXPERTS)) / WIDTH**0.5
+
+    def function(params: Any, x: jax.Array) -> jax.Array:
+        router, kernels = params
+        gate = functools.partial(_times, router)
+        return layer._sparse_moe_call(x, gate, *kernels, act_fn=jax.nn.silu)[0]
+
+    given = [(prefer_first(router, preference), kernels) for preference in PREFERENCES]
+    return Layer(function, given, tokens())
+
+
+EDITS = [
+    Edit(
+        WITHIN,
+        "expert_mesh",
+        None,
+        """
+        gate_logits = get_experts_location(gate_logits, None, select_hook, refine_weights_hook,
+                                           num_experts_per_tok=self.num_experts_per_tok)
+        """,
+    ),
+    Edit(
+        WITHIN,
+        "use_expert_tensor",
+        None,
+        "expert = lambda rows, w: ffn_activation(rows @ w[0], rows @ w[1]) @ w[2]",
+    ),
+    Edit(
+        f"{WITHIN}._sparse_call",
+        "batch_size, ",
+        "intermediate_output = checkpoint_name",
+        """
+        kernels, (weights, ids) = (wi_kernel, wu_kernel, wd_kernel), gate_logits
+        intermediate_output = moe.layer(expert, x.reshape(-1, HD), ids, weights, kernels,
+            num_experts=self.n_routed_experts, axis_name=expert_axis_name, replicated=True)
+        """,
+    ),
+    Edit(
+        f"{WITHIN}._sparse_call",
+        "if wd_bias is not None",
+        "return",
+        "return intermediate_output.reshape(*x.shape[:2], -1)",
+    ),
+]
+CASES = [
+    Case(
+        module="easydel.layers.moe._moe_module",
+        build=build,
+        exchanges=2,
+        own_gradients=False,
+        bare=("easydel", "easydel.layers", "easydel.layers.moe"),
+        absent=("easydel.utils", "eformer", "ejkernel"),
+        replaced={"grouped_matmul": gmm},
+        edits=EDITS,
+    )
+]
