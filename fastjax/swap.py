@@ -19,6 +19,7 @@ from fastjax.moe import grouped_dot
 from fastjax.scheduling import check_scheduler
 from fastjax.scopes import Scope
 from fastjax.traced.exchange import fast_ragged_all_to_all
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 _DEFAULTS = ("topology", "scheduler", "overflow")
 # What there was before the swaps in force, and theirs, the latest last.
@@ -122,7 +123,8 @@ def _bind_dot(*operands: jax.Array, **params: Any) -> jax.Array:
             return jax.lax.ragged_dot(lhs, rhs, group_sizes, **given)
 
     ours = functools.partial(grouped_dot, **given)
-    return _dot(ours, theirs, *jax_compat.vary_together(operands, ()))
+    *floats, sizes = jax_compat.vary_together(operands, ())
+    return _dot(ours, theirs, *in_reverse_mode(floats), sizes)
 
 
 def _fits(

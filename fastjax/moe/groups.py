@@ -18,6 +18,7 @@ from fastjax.moe import arguments, types
 from fastjax.moe.programs import effects, evaluated, names_values
 from fastjax.moe.tiles import Params as TileParams
 from fastjax.moe.tiles import Runs, lengths, over_groups
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
@@ -106,6 +107,7 @@ def grouped_map(
 
     floats = TileParams(floats_of_groups, floats)
     fixed = TileParams(fixed_of_groups, fixed)
+    rows, floats = in_reverse_mode((rows, floats))
     mapped: Any = over_groups(of_tile, usual, (rows,), (), floats, fixed, runs)
     (result,), _ = mapped
     return result

@@ -22,6 +22,7 @@ from fastjax.moe.linear import Arrays
 from fastjax.moe.transit import Flight, Token, receive, send
 from fastjax.traced.indexed_exchange import summable
 from fastjax.traced.nonnegative import look_up, quotient
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 
 @jax.named_scope("moe_to_experts")
@@ -153,7 +154,8 @@ def add_up(rows: jax.Array, route: Route, weights: jax.Array | None) -> jax.Arra
         return linear.apply(_Summed(wide), (rows,), route, axes)[0]
     leaves, structure = jax.tree.flatten((rows, factors, route))
     leaves = jax_compat.vary_together(leaves, axes)
-    return _weighted(*jax.tree.unflatten(structure, leaves))
+    rows, factors, route = jax.tree.unflatten(structure, leaves)
+    return _weighted(*in_reverse_mode((rows, factors)), route)
 
 
 @jax.custom_vjp

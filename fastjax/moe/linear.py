@@ -13,6 +13,7 @@ from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
 from fastjax.jax_compat import Axes
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 Arrays = tuple[jax.Array, ...]
 
@@ -39,7 +40,8 @@ def apply(linear: Map, operands: Arrays, constants: Any, axes: Axes) -> Arrays:
     """
     leaves, structure = jax.tree.flatten((operands, constants))
     given = jax.tree.unflatten(structure, jax_compat.vary_together(leaves, axes))
-    return _applied(linear, *given)
+    operands, constants = given
+    return _applied(linear, in_reverse_mode(operands), constants)
 
 
 def _applied(linear: Map, operands: Arrays, constants: Any) -> Arrays:

@@ -29,6 +29,7 @@ from fastjax.moe.programs import effects as effects_of
 from fastjax.moe.transit import Token, receive
 from fastjax.moe.ways import Kept, Spread, Way, way_of
 from fastjax.traced.after import after
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 Params = Any  # a pytree of arrays
 # Of rows, of each local expert's rows with padding and without, and of params.
@@ -88,7 +89,7 @@ def run(
     leaves, structure = jax.tree.flatten((values, tuple(planned), token))
     leaves = jax_compat.vary_together(leaves, arrangements[0].group.axes)
     values, *rest = jax.tree.unflatten(structure, leaves)
-    values = values._replace(params=(values.params, captured))
+    values = in_reverse_mode(values._replace(params=(values.params, captured)))
     layer = _Layer(tuple(arrangements), experts)
     return list(jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest))
 

@@ -26,6 +26,7 @@ from fastjax.moe.servers import Servers
 from fastjax.traced.after import after
 from fastjax.traced.batch_max import batch_max
 from fastjax.traced.nonnegative import look_up, permuted, quotient
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 
 class Rounds(NamedTuple):
@@ -240,7 +241,7 @@ def further(
 
     constants = rounds.of_tokens, others, constants
     with jax.named_scope("moe_round"):
-        return _summed(one, floats, constants, rounds.number)
+        return _summed(one, in_reverse_mode(floats), constants, rounds.number)
 
 
 @jax.custom_vjp

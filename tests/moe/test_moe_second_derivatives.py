@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from deduplicated import DEVICES, EXPERTS, flat, layer_on_devices, one_expert
 from moe_reference import same
+from refusals import refused
 
-from fastjax import moe
+import fastjax
+from fastjax import errors, moe
 
 
 def penalty(function):
@@ -79,3 +81,34 @@ def test_layers(rng, options):
     arrays = flat(reference.problem(rng, DEVICES, 5, EXPERTS))
     got, wanted = layer_on_devices(**options), functools.partial(reference.dense, top_k=3)
     same(jax.jit(penalty(got))(*arrays), jax.jit(penalty(wanted))(*arrays), 1e-4)
+
+
+def forward_mode(function, *primals):
+    """A program of tangents of all operands, lowered."""
+    return lambda: jax.jit(lambda *p: jax.jvp(function, p, p)).lower(*primals)
+
+
+def test_forward_mode_is_refused_in_words(rng):
+    """It is where the derivatives are those of a rule, eager or not."""
+    told = "no forward-mode derivatives", "jax.jacrev(jax.jacrev(f)) in place of jax.hessian(f)"
+    arrays = flat(reference.problem(rng, DEVICES, 5, EXPERTS))
+    rows, weights = jnp.asarray(rng.normal(size=(12, 3))), jnp.asarray(rng.normal(size=(2, 3, 4)))
+    dot = lambda rows, weights: moe.grouped_dot(rows, weights, np.array([5, 7]))  # noqa: E731
+    slope = jax.jacrev(lambda weights: (dot(rows, weights) ** 2).sum())
+    swapped = fastjax.swap_ragged_all_to_all(ragged_dot=True)(
+        lambda rows, weights: jax.lax.ragged_dot(rows, weights, jnp.array([5, 7]))
+    )
+    for call in (
+        lambda: jax.jvp(dot, (rows, weights), (rows, weights)),
+        lambda: jax.jacfwd(slope)(weights),
+        lambda: jax.hessian(lambda weights: dot(rows, weights).sum())(weights),
+        forward_mode(
+            jax.grad(lambda w: jax.grad(lambda w: (dot(rows, w) ** 3).sum())(w).sum()), weights
+        ),
+        forward_mode(jax.vmap(dot, (0, None)), rows[None], weights),
+        forward_mode(swapped, rows, weights),
+        forward_mode(layer_on_devices(), *arrays),
+        forward_mode(layer_on_devices(deduplicate=True, topology=fastjax.Topology(2, 4)), *arrays),
+        forward_mode(layer_on_devices(chunks=2, buffer_factor=8.0), *arrays),
+    ):
+        refused(errors.UnsupportedError, call, *told)
