@@ -212,15 +212,16 @@ def check_replicated(replicated: object, groups: object) -> None:
         )
 
 
-def check_params(params: Any, here: int) -> None:
-    """Refuses params without an entry for each expert of a device."""
+def check_params(params: Any, count: int, owners: str = "experts of this device") -> None:
+    """Refuses params without an entry for each expert of a device, or each group."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         shape = np.shape(leaf)
-        if shape[:1] != (here,):
+        if shape[:1] != (count,):
             raise ArgumentError(
-                f"params must have an entry for each of this device's {here} experts, shape "
-                f"({here}, ...); params{jax.tree_util.keystr(path)} has shape {shape}. The "
-                "shard_map's in_specs must hand out those of each device: jax.P(axis_name)."
+                f"params must have an entry for each of the {count} {owners}, shape ({count}, "
+                f"...); params{jax.tree_util.keystr(path)} has shape {shape}. In a layer "
+                "the in_specs of the shard_map must hand out those of each device, "
+                "jax.P(axis_name). The function may use what all share from around it."
             )
 
 

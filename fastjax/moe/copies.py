@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fastjax.errors import ArgumentError
+from fastjax.moe import arguments
 from fastjax.moe.routing import Offsets
 from fastjax.traced.exchange import exchange_planned
 from fastjax.traced.plan import TracedPlan
@@ -49,17 +49,11 @@ class Copies:
         Raises:
           ArgumentError: a leaf has not one entry for each expert of the device.
         """
+        arguments.check_params(params, self.here)
         return jax.tree.map(self._joined, params)
 
     def _joined(self, leaf: jax.Array) -> jax.Array:
         leaf = jnp.asarray(leaf)
-        if leaf.shape[:1] != (self.here,):
-            raise ArgumentError(
-                f"params must have a leading dimension of the {self.here} experts of this device "
-                "(which the shard_map's in_specs must hand out), where experts are balanced; one "
-                f"is {leaf.dtype} of shape {leaf.shape}. Values that all experts share belong "
-                "around the function, or repeated for each expert."
-            )
         rows = leaf.reshape(self.here, -1)
         # Functions may divide by params, and multiply rows by those of all groups.
         unused = jax.lax.stop_gradient(rows[:1])

@@ -72,14 +72,7 @@ def grouped_map(
     if not jnp.issubdtype(rows.dtype, jnp.inexact):
         raise ArgumentError(f"rows must be floating-point, got {rows.dtype}.")
     runs = _runs_of(group_sizes, group_rows)
-    for leaf in jax.tree.leaves(params):
-        if leaf.shape[:1] != group_sizes.shape:
-            raise ArgumentError(
-                f"params must have a leading dimension of the {group_sizes.shape[0]} groups, in a "
-                "layer the experts of this device (which the shard_map's in_specs must hand out); "
-                f"one is {leaf.dtype} of shape {leaf.shape}. The function may use what all groups "
-                "share from around it."
-            )
+    arguments.check_params(params, group_sizes.shape[0], "groups")
     if usual_rows is not None:
         arguments.check_count("usual_rows", usual_rows)
     usual = max(1, usual_rows or -(-rows.shape[0] // max(1, group_sizes.shape[0])))

@@ -400,11 +400,7 @@ test_refused = refusals(
     (dot(group_offset=np.zeros(1, int)), "group_offset is not supported"),
     (dot(preferred_element_type=int), "preferred_element_type must be floating-point, got int"),
     (mapped(rows=(4,)), "(room, width) and (groups,), got (4,)"),
-    (
-        mapped(params=(3, 3, 2)),
-        "of the 2 groups, in a layer the experts of this device",
-        "float32 of shape (3, 3, 2)",
-    ),
+    (mapped(params=(3, 3, 2)), "each of the 2 groups, shape (2, ...); params has", "(3, 3, 2)"),
     (mapped(types=("f4", "f4", "f4")), "group_sizes must be integers, got float32"),
     (mapped(in_use=np.ones(2)), "group_rows must be integers, got float"),
     (mapped(in_use=np.ones(3, int)), "for each of the 2 groups, got shape (3,)."),
