@@ -84,18 +84,24 @@ def gradients_of_rows_that_are_left(backend: Backend, rng: np.random.Generator) 
     def program(exchange: Any, data: Any, weights: Any) -> Any:
         results = _slopes(exchange, cases, data, weights)
         first, *_ = data
-        plan = fastjax.plan_ragged_all_to_all(first[3], axis_name="x")
-        planned = exchange(*first, plan=plan)
-        batch = jax.tree.map(lambda *rows: jnp.stack(rows), first, first)
-        return results, planned, jax.vmap(exchange)(*batch)
+        operand, output, *arrays = first
+        plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x")
+        planned = lambda a, b: exchange(a, b, *arrays, plan=plan)  # noqa: E731
+        one = lambda a, b: (planned(a, b), jax.grad(_loss, (1, 2))(planned, a, b, weights[0]))  # noqa: E731
+        stacked = jax.tree.map(lambda *rows: jnp.stack(rows), first, first)
+        batch = jax.vmap(one)(*stacked[:2]), jax.vmap(exchange)(*stacked)
+        return results, one(operand, output), *batch
 
     with fastjax.options(overflow="drop"):
         run = backend.compiled(program)
-        results, planned, batch = run([case.arguments() for case in cases], weights)
-    _close_to_reference(results, [*map(left_of, cases)], weights)
-    expected = left_of(cases[0]).expected()
-    same(planned, expected)
-    same(batch, np.stack([expected, expected], 1))
+        results, planned, batch, unplanned = run([case.arguments() for case in cases], weights)
+    lefts = [*map(left_of, cases)]
+    _close_to_reference(results, lefts, weights)
+    expected = lefts[0].expected()
+    for values, slopes in (planned, *(jax.tree.map(lambda a, i=i: a[:, i], batch) for i in (0, 1))):
+        same(values, expected)
+        _close_to_reference([slopes], lefts[:1], weights[:1])
+    same(unplanned, np.stack([expected, expected], 1))
 
 
 @check(sanitized=True)

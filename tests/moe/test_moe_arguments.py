@@ -1,6 +1,8 @@
 """What layers are given: tokens with any axes in front, no experts, weights at experts, params."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refusals
 from spmd import mesh_of, spmd
-from whole_layers import DEVICES, EXPERTS, TOP_K, TOPOLOGY, WIDTH, dense, expert, same
+from whole_layers import (
+    BALANCED,
+    DEVICES,
+    EXPERTS,
+    TOP_K,
+    TOPOLOGY,
+    WIDTH,
+    dense,
+    expert,
+    same,
+)
 
 from fastjax import moe
 from fastjax.errors import ArgumentError
@@ -20,52 +32,82 @@ HERE = EXPERTS // DEVICES
 USUAL = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
 
 
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A layer: the shape of its tokens, how their choices say "none", and its options."""
+
+    shape: tuple[int, ...]
+    no_expert: int = -1
+    in_steps: bool = False
+    options: Any = dataclasses.field(default_factory=dict, hash=False)
+
+
+WAYS = [  # each is a program
+    Way((DEVICES,), options={"deduplicate": False}),
+    Way((3 * DEVICES,), 2**30, options={"deduplicate": True, "chunks": 2}),
+    Way((2, DEVICES, 3), EXPERTS, options=BALANCED | {"buffer_factor": 0.5, "copies": 2}),
+    Way((DEVICES, 3), -9, in_steps=True, options=BALANCED | {"deduplicate": True}),
+    Way((13, 1), options={"replicated": True}),
+]
+
+
 @functools.cache
-def compiled(shape, deduplicate):
-    """A layer in one call, in steps, and its gradients, for tokens of this shape on each device."""
-    del shape
-    usual = USUAL | {"deduplicate": deduplicate}
+def compiled(way):
+    """A layer, and its gradients."""
+    tokens = P(*("x" if size % DEVICES == 0 else None for size in way.shape))
 
-    def local(x, weights, params, ids):
-        def loss(x, weights, params):
-            result = moe.layer(x, ids, weights, params, expert_fn=expert, **usual)
-            return (result**2).sum(), result
+    def local(x, weights, params, shift, narrow, ids):
+        def with_shift(rows, params):
+            """Its values from around it are traced, and its integers have no gradients."""
+            floats, narrow = params
+            return expert(rows, floats) * narrow.astype(rows.dtype) + jnp.sin(shift)
 
-        (_, result), slopes = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, weights, params)
-        rows, sizes, handle = moe.dispatch(x, ids, **usual)
-        rows = moe.grouped_map(expert, rows, params, sizes)
-        stepped = moe.combine(rows, handle, weights)
-        return result, slopes, stepped, handle.kept
+        options, params = USUAL | {"no_expert": way.no_expert} | way.options, (params, narrow)
+        if not way.in_steps:
+            return moe.layer(x, ids, weights, params, expert_fn=with_shift, **options)
+        rows, sizes, handle = moe.dispatch(x, ids, weights=weights, **options)
+        each, unweighted = moe.take_weights(handle)
+        rows = moe.grouped_map(with_shift, rows, handle.params(params), sizes)
+        return moe.combine(rows * each[:, None], unweighted)
 
-    return spmd(local)
+    specs = tokens, tokens, P("x"), P(), P("x"), tokens
+    return value_and_slopes(jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=tokens))
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.data())
-def test_tokens_with_any_axes_in_front(data):
-    shape = data.draw(st.sampled_from([(), (3,), (2, 1, 3)]))  # programs are compiled for
-    deduplicate = bool(shape)
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    ids = rng.integers(-1, EXPERTS, (DEVICES, *shape, TOP_K)).astype(np.int32)
-    some = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
-    x, weights = some(DEVICES, *shape, WIDTH), some(*ids.shape)
-    params = some(DEVICES, HERE, WIDTH, 5), some(DEVICES, HERE, 5, WIDTH)
-    result, slopes, stepped, kept = compiled(shape, deduplicate)(x, weights, params, ids)
-    flat = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
-    of_all = lambda a: a.reshape(EXPERTS, *a.shape[2:])  # noqa: E731
-    arrays = flat(x), flat(weights), tuple(map(of_all, params))
-
+def value_and_slopes(function):
     def loss(*arrays):
-        made = dense(*arrays, flat(ids))
+        made = function(*arrays)
         return (made**2).sum(), made
 
-    (_, wanted), wanted_slopes = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
-    assert result.shape == stepped.shape == x.shape
-    same((flat(result), flat(stepped)), (wanted, wanted))
-    np.testing.assert_array_equal(kept, ids >= 0)
-    assert jax.tree.map(jnp.shape, slopes) == jax.tree.map(np.shape, (x, weights, params))
-    slopes = flat(slopes[0]), flat(slopes[1]), tuple(map(of_all, slopes[2]))
-    same(slopes, wanted_slopes)
+    return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))
+
+
+@value_and_slopes
+def wanted_of(x, weights, params, shift, narrow, ids):
+    up, down = params
+    made = dense(x, weights, (up, down * narrow[:, None]), ids)
+    return made + jnp.where(ids < 0, 0, weights).sum(1, keepdims=True) * jnp.sin(shift)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_layers_of_any_tokens(data):
+    """Any axes in front, any choices, functions of one expert as people write them, any way."""
+    way = data.draw(st.sampled_from(WAYS))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    popular = data.draw(st.integers(1, EXPERTS))
+    ids = rng.integers(-1, popular, (*way.shape, TOP_K)).astype(np.int32)
+    some = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    x, weights, shift = some(*way.shape, WIDTH), some(*ids.shape), some(WIDTH)
+    params = some(EXPERTS, WIDTH, 5), some(EXPERTS, 5, WIDTH)
+    narrow = rng.integers(-9, 9, (EXPERTS, WIDTH)).astype(np.int8)
+    given_ids = np.where(ids < 0, way.no_expert, ids).astype(np.int32)
+    (_, result), slopes = compiled(way)(x, weights, params, shift, narrow, given_ids)
+    flat = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
+    (_, wanted), wanted_slopes = wanted_of(flat(x), flat(weights), params, shift, narrow, flat(ids))
+    assert jax.tree.map(jnp.shape, (result, *slopes[:2])) == (x.shape, x.shape, weights.shape)
+    same((flat(result), flat(slopes[0]), flat(slopes[1])), (wanted, *wanted_slopes[:2]))
+    same(slopes[2:], wanted_slopes[2:])
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

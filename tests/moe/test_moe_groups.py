@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import whole_layers
 from hypothesis import given, settings
 from jax.ad_checkpoint import checkpoint_name
 from refusals import refusals
@@ -301,41 +300,6 @@ def test_experts_as_people_write_them():
 
     got = with_gradients(lambda *floats: mapped(*floats, narrow, narrower, sizes), *floats)
     same(got, with_gradients(dense, *floats), 1e-4)
-
-
-def test_layers_of_such_experts(rng):
-    """In chunks; the value that all devices have gets one gradient of all."""
-    x, weights, params, ids = whole_layers.problem(rng, 24, "holes")
-    shift = rng.normal(size=whole_layers.WIDTH).astype(np.float32)
-    narrow = rng.integers(-9, 9, (whole_layers.EXPERTS, whole_layers.WIDTH)).astype(np.int8)
-
-    def local(x, weights, params, shift, narrow, ids):
-        def expert(rows, params):
-            params, narrow = params
-            factor = (1 + jax.lax.axis_index("x")) * narrow.astype(rows.dtype)
-            return whole_layers.expert(rows, params) * factor + jnp.sin(shift)
-
-        return whole_layers.layer(x, weights, (params, narrow), ids, expert, chunks=2)
-
-    def dense(x, weights, params, shift, ids):
-        device = np.arange(whole_layers.EXPERTS) * whole_layers.DEVICES // whole_layers.EXPERTS
-        up, down = params
-        scaled = up, down * ((1 + device)[:, None] * narrow)[:, None]
-        of_shift = jnp.where(ids < 0, 0, weights).sum(1, keepdims=True) * jnp.sin(shift)
-        return whole_layers.dense(x, weights, scaled, ids) + of_shift
-
-    spread = jax.P("x")
-    specs = spread, spread, spread, jax.P(), spread, spread
-    on_devices = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=spread)
-    layer = lambda *operands: on_devices(*operands[:-1], narrow, operands[-1])  # noqa: E731
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def with_gradients(function, *floats):
-        result, back = jax.vjp(lambda *floats: function(*floats, ids), *floats)
-        return result, *back(result)
-
-    floats = x, weights, params, shift
-    whole_layers.same(with_gradients(layer, *floats), with_gradients(dense, *floats))
 
 
 def test_no_groups():
