@@ -171,6 +171,10 @@ docs: $(STAMPS)/docs-tools $(STAMPS)/test-tools ## Build the documentation as a 
 	env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f docs/site/mkdocs.yml
 	FASTJAX_SITE=build/site $(BIN)/pytest --noconftest tests/repository/test_site.py $(TEST_ARGS)
 
+.PHONY: notebooks
+notebooks: $(STAMPS)/installed $(STAMPS)/test-tools ## Execute the notebooks and store their outputs; NOTEBOOK=notebooks/NAME.py: of one
+	$(BIN)/python docs/site/notebooks.py $(NOTEBOOK)
+
 .PHONY: pictures
 pictures: $(STAMPS)/installed ## Draw the pictures of the documentation, docs/pictures
 	$(BIN)/python docs/site/pictures.py > /dev/null

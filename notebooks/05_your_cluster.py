@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # Would it pay on my cluster?
+# # From a trace to a decision
 #
 # From a routing trace to a decision, without a cluster: the traffic is planned with each scheduler,
 # the plans are simulated flow by flow, and the question is which one to take, what it would gain,

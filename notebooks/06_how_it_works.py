@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # How it works
+# # How it works, in code
 #
 # Two exchanges that are small enough to follow row by row. A row takes a second through a NIC,
 # starting takes no time, and nothing is lost where senders meet, so that all there is to see is the

@@ -2,11 +2,12 @@
 
 Pages are written for the forge, where a link leads from file to file. On the site, files outside
 docs/ are under repository/, at their path in the repository; of a folder, that is its README.md, or
-else a list of what is in it.
+else a list of what is in it. Notebooks become pages.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -23,8 +24,11 @@ _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds what pages link to, and what those pages link to."""
+    """Adds notebooks, what pages link to, and what those pages link to."""
     pages = [Path(file.abs_src_path) for file in files.documentation_pages()]
+    for notebook in sorted(ROOT.glob("notebooks/*.ipynb")):
+        files.append(File.generated(config, _uri(notebook), content=_as_page(notebook)))
+        pages.append(notebook)
     while pages:
         for path in _linked(pages.pop()):
             found = [path]
@@ -48,9 +52,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         page.meta["search"] = {"exclude": True}  # records have every word, and would come first
     elif page.file.src_uri.startswith("design/"):
         page.meta["search"] = {"boost": 0.5}
-    if page.file.generated_by and page.file.abs_src_path is None:
-        return markdown  # a list of ours
-    source = Path(page.file.abs_src_path)
+    made = ROOT / page.file.src_uri.removeprefix("repository/")  # a list of ours, or a notebook
+    source = Path(page.file.abs_src_path or made)
 
     def on_site(link: re.Match[str]) -> str:
         target = _target(source, link[0])
@@ -90,6 +93,8 @@ def _shown(path: Path) -> Path:
 
 
 def _uri(path: Path) -> str:
+    if path.suffix == ".ipynb":
+        path = path.with_suffix(".md")
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     return "repository/" + path.relative_to(ROOT).as_posix()
@@ -103,3 +108,18 @@ def _listing(folder: Path) -> str:
     names = [path.name for path in _contents(folder)]
     title = folder.relative_to(ROOT).as_posix()
     return "\n".join([f"# {title}", "", *(f"- [`{name}`]({name})" for name in names), ""])
+
+
+def _as_page(notebook: Path) -> str:
+    """Its text, code and outputs, in Markdown."""
+    parts = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {"text/plain": output.get("text")})
+            if "image/png" in shown:
+                parts.append(f"![Figure](data:image/png;base64,{shown['image/png'].strip()})")
+            else:
+                parts.append(f"```text\n{''.join(shown['text/plain']).rstrip()}\n```")
+    return "\n\n".join(parts)
