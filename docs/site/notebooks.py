@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import sys
 from pathlib import Path
@@ -28,8 +29,12 @@ def execute(source: Path) -> Any:
 
 def tidy(notebook: Any) -> None:
     """Leaves what readers need, and the same of each run that shows the same."""
-    kernel, language = notebook.metadata.kernelspec, {"name": "python"}
-    notebook.metadata = {"kernelspec": kernel, "language_info": language}
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    notebook.metadata = {
+        "executed": hashlib.sha256(code.encode()).hexdigest(),
+        "kernelspec": notebook.metadata.kernelspec,
+        "language_info": {"name": "python"},
+    }
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{number}", {}
         for output in cell.get("outputs", ()):
