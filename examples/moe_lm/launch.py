@@ -20,7 +20,7 @@ GRACE_SECONDS = 20.0  # for the others to end by themselves, after one failed
 def start_backend(devices: int, coordinator: str, processes: int, process: int) -> None:
     """Starts JAX, with so many CPU devices in this process; in a job, joins it."""
     if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 12):
-        # For launches that wait in a queue; see "Queue many launches" in docs/how_to.md.
+        # For launches that wait in a queue; see "Queue many launches" in docs/errors.md.
         os.environ["NPROC"] = str(devices * 33)
     with contextlib.suppress(RuntimeError):  # it has started; whether it fits shows below
         jax.config.update("jax_num_cpu_devices", devices)

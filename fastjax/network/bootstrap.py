@@ -80,7 +80,7 @@ def _open() -> Gatherer | FastjaxError:
 
 
 def _warn_of_threads() -> None:
-    """Of what stops the job where many launches are queued: see docs/how_to.md."""
+    """Of what stops the job where many launches are queued: see docs/errors.md."""
     version = jaxlib.version.__version__
     if tuple(int(part) for part in version.split(".")[:2]) >= (0, 12) or "NPROC" in os.environ:
         return
