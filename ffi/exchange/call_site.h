@@ -48,9 +48,14 @@ struct CallSite {
   int32_t groups() const { return group_size == 0 ? 0 : partitions() / group_size; }
 
   // "device 3" or, where the axis has several groups, "device 3 of group 1".
-  std::string DeviceName(int32_t group, int32_t position) const;
+  std::string DeviceName(int32_t group, int32_t position) const {
+    const std::string of_group = groups() > 1 ? " of group " + std::to_string(group) : "";
+    return "device " + std::to_string(position) + of_group;
+  }
   // "fast_ragged_all_to_all over axis 'x' (channel 1): "
-  std::string Prefix() const;
+  std::string Prefix() const {
+    return operation + " over axis " + axis + " (channel " + std::to_string(channel) + "): ";
+  }
 };
 
 }  // namespace fastjax

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/device/tally.h"
 #include "exchange/status.h"
 #include "kernels/driver.h"
 
@@ -33,6 +32,19 @@ struct Flight {
   int64_t run_id = 0;                  // of the program that started it
   std::array<const void*, 2> reads{};  // arrays that it reads, as long as it lasts
   kernels::Event end = nullptr;
+};
+
+// What exchanges have put on streams.
+struct Tally {
+  int64_t exchanges = 0;
+  int64_t kernels = 0;   // launches that move or add up rows
+  int64_t messages = 0;  // that devices here send to those whose memory they cannot reach
+  // Bytes. What is packed, sent and unpacked counts three times.
+  int64_t packed = 0;
+  int64_t sent = 0;
+  int64_t copied = 0;  // straight from one device's memory to another's
+  int64_t unpacked = 0;
+  int64_t summed = 0;  // that are the result of sums
 };
 
 class Gpu {
