@@ -1,4 +1,5 @@
-// Exchanges between devices of the emulated GPU, against a plain loop over offsets and sizes.
+// Exchanges between devices of the emulated GPU: failures, calls of the driver, lists and streams. What they do with
+// rows is in tests/exchange_checks, and between processes in gpu_network_test.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -17,7 +18,6 @@
 #include "support/exchange_rig.h"
 #include "support/gpu/gpu_rig.h"
 #include "support/outcomes.h"
-#include "support/replay.h"
 #include "support/sites.h"
 #include "support/table_words.h"
 #include "support/threads.h"
@@ -57,59 +57,6 @@ Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, W
 }
 
 std::string Name(Where where) { return where == Where::kPeers ? ", peers" : ", loopback"; }
-
-void CheckExchanges(const RigOptions& options, Where where, int32_t groups, std::mt19937_64* random, int64_t* summed) {
-  const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
-  const Setting setting = Open(site, options, where);
-  int64_t run_id = 0;
-  for (const Case& test_case : SomeCases(options.topology, (*random)())) {
-    const Context context(Name(options) + Name(where) + ", " + test_case.name);
-    Rig rig(site, options, test_case.traffic, random);
-    ++run_id;
-    rig.CheckRun(setting.exchange.get(), run_id, run_id % 2 == 0);
-    *summed += rig.sums() ? 1 : 0;
-  }
-}
-
-// Rows that indices name: copied straight, packed for messages and balanced, in rows of any size.
-TEST(Gathers) {
-  std::mt19937_64 random(15);
-  int64_t summed = 0;
-  for (const Where where : {Where::kPeers, Where::kLoopback}) {
-    for (const Scheduler scheduler : {Scheduler::kDirect, Scheduler::kFast, Scheduler::kRails}) {
-      for (const int64_t row_bytes : {0, 1, 6, 16, 127, 1040, 5000}) {
-        RigOptions options;
-        options.topology = MakeTopology(2, 3);
-        options.scheduler = scheduler;
-        options.per_peer = 2;
-        options.row_bytes = row_bytes;
-        options.element = kernels::ElementKind::kOpaque;
-        options.overlap = scheduler == Scheduler::kRails;  // a row goes to several devices
-        options.exchange.indexed = true;
-        options.on_device = true;
-        CheckExchanges(options, where, 2, &random, &summed);
-      }
-    }
-  }
-  CHECK_EQ(summed, 0);
-}
-
-// And on the way back: of every type, with factors and without, from other devices' memory and from messages.
-TEST(IndexedSums) {
-  std::mt19937_64 random(16);
-  int64_t summed = 0;
-  for (const Where where : {Where::kPeers, Where::kLoopback}) {
-    for (RigOptions options : IndexedSums()) {
-      const auto element_bytes = static_cast<int64_t>(kernels::ElementBytes(options.element));
-      for (const int64_t elements : {0, 1, 7, 64, 600}) {
-        options.row_bytes = elements * element_bytes;
-        options.on_device = true;
-        CheckExchanges(options, where, 1, &random, &summed);
-      }
-    }
-  }
-  CHECK_GT(summed, 10);
-}
 
 // Whatever call of the driver fails: an error with its text on every device, nothing written out of bounds, and the
 // next exchange works.

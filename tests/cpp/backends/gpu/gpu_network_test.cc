@@ -10,6 +10,7 @@
 
 #include "backends/gpu/process_backend.h"
 #include "backends/gpu/process_id_exchange.h"
+#include "kernels/copy.h"
 #include "kernels/emulated_gpu.h"
 #include "runtime/statistics.h"
 #include "support/check.h"
@@ -107,15 +108,19 @@ TEST(Exchanges) {
   CHECK_GE(spread, 12);
 }
 
-// Rows that indices name, and on the way back their factors, between two processes.
+// Rows of any size that indices name, and on the way back their factors, between two processes: from other devices'
+// memory and in messages.
 TEST(Indexed) {
   std::vector<RigOptions> all = IndexedSums();
-  RigOptions gathers;
-  gathers.topology = MakeTopology(2, 3);
-  gathers.per_peer = 2;
-  gathers.row_bytes = 24;
-  gathers.exchange.indexed = true;
-  all.push_back(gathers);
+  for (const int64_t row_bytes : {0, 1, 24, 127, 5000}) {
+    RigOptions gathers;
+    gathers.topology = MakeTopology(2, 3);
+    gathers.per_peer = 2;
+    gathers.row_bytes = row_bytes;
+    gathers.element = kernels::ElementKind::kOpaque;
+    gathers.exchange.indexed = true;
+    all.push_back(gathers);
+  }
   uint64_t seed = 40;
   for (RigOptions& options : all) {
     options.on_device = true;
