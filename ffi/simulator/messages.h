@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/topology.h"
 #include "planner/transfer.h"
 #include "simulator/program.h"
 

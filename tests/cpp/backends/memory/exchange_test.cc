@@ -18,7 +18,6 @@
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
 #include "support/outcomes.h"
-#include "support/replay.h"
 #include "support/sites.h"
 #include "support/threads.h"
 #include "support/traffic.h"

@@ -17,7 +17,6 @@
 #include "support/gpu/gpu_rig.h"
 #include "support/gpu/nccl_rig.h"
 #include "support/outcomes.h"
-#include "support/replay.h"
 #include "support/sites.h"
 #include "support/threads.h"
 #include "support/traffic.h"
