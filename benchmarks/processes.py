@@ -152,7 +152,7 @@ def compare(
                 cells.append(cell)
                 print(cell, flush=True)
         network = fleet.ask(SHAPE, "network", "")[0]
-    return {"cells": cells, "lanes": repr(network["nics"])}
+    return {"cells": cells, "connections": repr(network["nics"])}
 
 
 def small(rounds: int) -> list[dict[str, Any]]:
@@ -223,8 +223,8 @@ def page(record: dict[str, Any], title: str) -> str:
         "*load*: average of runnable programs."
     )
     connections = (
-        f"Connections: `{record['lanes']}`. Rows of more than 8 KiB are read from the memory of "
-        "the process that has them; all else goes through memory that two processes share."
+        f"Connections: `{record['connections']}`. Rows of more than 8 KiB are read from the memory "
+        "of the process that has them; all else goes through memory that two processes share."
     )
     parts = [f"# {title}", about, size_table(record["cells"]), connections]
     if record["small"]:

@@ -35,14 +35,14 @@ struct LocalTable {
   int32_t* words;
 };
 
-// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices. `anew`: whether it had to be
+// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices. `made`: whether it had to be
 // planned, or a plan of it had been kept.
-using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew)>;
+using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made)>;
 
 // Does the same for an exchange that plans itself: calls `take` with the plan while that is kept from others who plan.
 // What is not copied then is gone.
 using TakeSlices = std::function<void(planner::Slicer* plan)>;
-using SliceFunction = std::function<Status(const int64_t* traffic, const TakeSlices& take, bool* anew)>;
+using SliceFunction = std::function<Status(const int64_t* traffic, const TakeSlices& take, bool* made)>;
 
 // Whoever takes a table to where it is wanted.
 class TableTaker {

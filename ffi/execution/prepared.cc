@@ -6,8 +6,9 @@
 namespace fastjax {
 
 Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                      const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch) {
-  *alike = true;
+                      const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
+                      Launch* launch) {
+  *found_by_all = true;
   row_bytes_ = args[site.position_at[ranks.front()]].row_bytes;
   if (Status status = traffic_.Load(site, group, args, options.reverse, options.drop); !status.ok()) return status;
   if (options.check_overlaps && !options.reverse) {
@@ -16,7 +17,7 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
   plans_.resize(static_cast<size_t>(site.group_size));
   for (DevicePlan& plan : plans_) plan.here = false;
   if (options.plan) return Plan(options, ranks, launch);
-  *alike = false;
+  *found_by_all = false;
   if (Status status = traffic_.CheckIndices(site, group, args); !status.ok()) return status;
   if (Status status = traffic_.CheckTables(site, group, args, options.transposed_table); !status.ok()) return status;
   for (const int32_t rank : ranks) {
@@ -35,7 +36,7 @@ Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>
   };
   // A reference is small enough for std::function to hold without allocating.
   const TakeSlices take = std::ref(take_all);
-  return PlanMetered([&](bool* anew) { return options.plan(traffic_.sent(), take, anew); }, launch);
+  return PlanRecorded([&](bool* made) { return options.plan(traffic_.sent(), take, made); }, launch);
 }
 
 LaunchSummary Prepared::summary() const {

@@ -9,7 +9,7 @@
 #include "exchange/backend.h"
 #include "exchange/group_traffic.h"
 #include "execution/device_plan.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax {
 
@@ -21,9 +21,9 @@ class Prepared {
   explicit Prepared(bool once = false) : once_(once) {}
 
   // Checks `args`, by position, and reads the plans of `ranks` from the tables in `args`, or plans for them if the
-  // exchange plans itself. `alike` says whether every process finds the same mistake.
+  // exchange plans itself. `found_by_all` says whether every process finds the same mistake.
   Status Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-              const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike, Launch* launch);
+              const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all, Launch* launch);
 
   GroupTraffic& traffic() { return traffic_; }
   const DevicePlans& plans() const { return plans_; }

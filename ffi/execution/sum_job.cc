@@ -28,7 +28,7 @@ void SumJob::Place(const ExchangeArgs& to) {
 bool SumJob::FirstStep() {
   if (summands_.empty()) return false;
   const auto units = static_cast<int64_t>(summands_.size());
-  BeginStep(units, std::max<int64_t>(1, CopyPool::PieceBytes(bytes()) / row_bytes_));
+  BeginStep(units, std::max<int64_t>(1, CopyPool::GrainBytes(bytes()) / row_bytes_));
   return true;
 }
 

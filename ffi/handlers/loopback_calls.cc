@@ -139,8 +139,8 @@ Status LoopbackPlanCall::Plan() {
   std::vector<int64_t> traffic;
   std::vector<int64_t> scratch;
   if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
-  bool anew = false;
-  if (Status status = state_.plan(traffic.data(), {{state_.rank, words_}}, &anew); !status.ok()) return status;
+  bool made = false;
+  if (Status status = state_.plan(traffic.data(), {{state_.rank, words_}}, &made); !status.ok()) return status;
   fetch_.UsedByStream();
   return CopyTable(*state_.gpu, caller_, *state_.site, words_, table_);
 }

@@ -31,11 +31,11 @@ ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::sh
     return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
   };
   Planning planning;
-  planning.tables = [cache, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
-    return told(cache->Write(traffic, tables, anew));
+  planning.tables = [cache, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
+    return told(cache->Write(traffic, tables, made));
   };
-  planning.slices = [cache, told](const int64_t* traffic, const TakeSlices& take, bool* anew) {
-    return told(cache->Slice(traffic, take, anew));
+  planning.slices = [cache, told](const int64_t* traffic, const TakeSlices& take, bool* made) {
+    return told(cache->Slice(traffic, take, made));
   };
   planning.table_words = planner::TableWords(*topology, kind);
   return planning;

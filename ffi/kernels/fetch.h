@@ -25,22 +25,22 @@ constexpr int32_t kMaxFetched = 8;
 
 struct FetchList {
   int32_t count = 0;
-  Fetched pieces[kMaxFetched];
+  Fetched entries[kMaxFetched];
 };
 
 // What a table says of itself; 0: it is none.
-FASTJAX_DEVICE inline int32_t ReadCount(const Fetched& piece) {
-  return piece.each == 0 ? 0 : *reinterpret_cast<const int32_t*>(piece.from + piece.count_at);
+FASTJAX_DEVICE inline int32_t ReadCount(const Fetched& fetched) {
+  return fetched.each == 0 ? 0 : *reinterpret_cast<const int32_t*>(fetched.from + fetched.count_at);
 }
 
-FASTJAX_DEVICE inline int64_t BytesInUse(const Fetched& piece, int32_t count) {
-  if (piece.each == 0) return piece.bytes;
+FASTJAX_DEVICE inline int64_t BytesInUse(const Fetched& fetched, int32_t count) {
+  if (fetched.each == 0) return fetched.bytes;
   // What the table says has not been checked: any number gives a size between 0 and `bytes`.
-  const int64_t used = piece.head + static_cast<int64_t>(count < 0 ? 0 : count) * piece.each;
-  return used < piece.bytes ? used : piece.bytes;
+  const int64_t used = fetched.head + static_cast<int64_t>(count < 0 ? 0 : count) * fetched.each;
+  return used < fetched.bytes ? used : fetched.bytes;
 }
 
-// What a warp takes at a time of one piece: in units of 16 bytes each thread of 32 has four loads in flight. A
+// What a warp takes at a time of one entry: in units of 16 bytes each thread of 32 has four loads in flight. A
 // block has few, so that many multiprocessors have loads in flight, and not one after the other.
 constexpr int64_t kShareBytes = 2048;
 constexpr int64_t kSharesOfBlock = 2;
@@ -88,19 +88,19 @@ FASTJAX_DEVICE inline void FetchShare(const Worker& group, std::byte* to, const 
   }
 }
 
-// The shares of all pieces are dealt to the warps round-robin.
+// The shares of all entries are dealt to the warps round-robin.
 FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
   // All tables are asked at once.
   int32_t counts[kMaxFetched] = {};
   FASTJAX_UNROLL
   for (int32_t i = 0; i < kMaxFetched; ++i) {
-    if (i < list.count) counts[i] = ReadCount(list.pieces[i]);
+    if (i < list.count) counts[i] = ReadCount(list.entries[i]);
   }
   int64_t used[kMaxFetched] = {};
   int64_t shares = 0;
   FASTJAX_UNROLL
   for (int32_t i = 0; i < kMaxFetched; ++i) {
-    if (i < list.count) used[i] = BytesInUse(list.pieces[i], counts[i]);
+    if (i < list.count) used[i] = BytesInUse(list.entries[i], counts[i]);
     shares += CountShares(used[i]);
   }
   for (int64_t share = worker.warp; share < shares; share += worker.warps) {
@@ -117,8 +117,8 @@ FASTJAX_DEVICE inline void Fetch(const Worker& worker, const FetchList& list) {
       }
       before += CountShares(used[i]);
     }
-    const Fetched& piece = list.pieces[number];
-    FetchShare(worker, piece.to + first, piece.from + first, bytes < kShareBytes ? bytes : kShareBytes);
+    const Fetched& fetched = list.entries[number];
+    FetchShare(worker, fetched.to + first, fetched.from + first, bytes < kShareBytes ? bytes : kShareBytes);
   }
 }
 

@@ -25,8 +25,8 @@ struct Gather {
 constexpr int64_t kWarpRowBytes = 1024;
 
 // An index of no row gives zeros: the host, which does not read it, cannot refuse it.
-FASTJAX_DEVICE inline void GatherPiece(const Worker& group, const Gather& gather, int64_t row_bytes, int64_t row,
-                                       int64_t from, int64_t to) {
+FASTJAX_DEVICE inline void GatherRowPart(const Worker& group, const Gather& gather, int64_t row_bytes, int64_t row,
+                                         int64_t from, int64_t to) {
   const int64_t index = gather.indices[row];
   std::byte* const dst = gather.dst + from;
   if (index >= 0 && index < gather.rows) {
@@ -53,7 +53,7 @@ FASTJAX_DEVICE inline void GatherPart(const Worker& worker, const Gather& gather
   for (; row * row_bytes < last; row += stride) {
     const int64_t begin = row * row_bytes;
     const int64_t end = begin + row_bytes;
-    GatherPiece(group, gather, row_bytes, row, begin < first ? first : begin, end < last ? end : last);
+    GatherRowPart(group, gather, row_bytes, row, begin < first ? first : begin, end < last ? end : last);
   }
 }
 

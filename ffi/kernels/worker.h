@@ -1,4 +1,4 @@
-// Who runs a piece of a kernel, and how it touches memory: the part of a vendor that the kernels' arithmetic needs.
+// Who runs a part of a kernel, and how it touches memory: the part of a vendor that the kernels' arithmetic needs.
 #ifndef FASTJAX_KERNELS_WORKER_H_
 #define FASTJAX_KERNELS_WORKER_H_
 

@@ -10,7 +10,7 @@
 #include "rendezvous/process_launch.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/fault_points.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax {
 namespace {
@@ -18,8 +18,9 @@ namespace {
 // Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
 class CountsLaunch final : public ProcessLaunch<CountsArgs> {
  public:
-  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, std::shared_ptr<const PlanFunction> plan)
-      : ProcessLaunch(std::move(site), std::move(meter)), plan_(std::move(plan)) {}
+  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder,
+               std::shared_ptr<const PlanFunction> plan)
+      : ProcessLaunch(std::move(site), std::move(recorder)), plan_(std::move(plan)) {}
 
   void OnMet() override {
     FaultPoints::Get().At(order(), "met");
@@ -49,7 +50,7 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     GatherCounts(args(), &scratch_);
     if (!*plan_) {
-      if (launch()->metered) SumAtHome(call, scratch_, &traffic_);
+      if (launch()->recorded) SumAtHome(call, scratch_, &traffic_);
       return Status::Ok();
     }
     if (Status status = SumCounts(call, group(), args(), &traffic_, &scratch_); !status.ok()) return status;
@@ -57,7 +58,7 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
     for (const int32_t position : site().local(group())) {
       tables_.push_back({call.rank_of[position], args()[position].table_words});
     }
-    Status planned = PlanMetered([&](bool* anew) { return (*plan_)(traffic_.data(), tables_, anew); }, launch());
+    Status planned = PlanRecorded([&](bool* made) { return (*plan_)(traffic_.data(), tables_, made); }, launch());
     return planned.ok() ? HandOverTables(args()) : planned;
   }
 
@@ -72,9 +73,9 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
 std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
                                           const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
   const std::string what = plan ? "planning" : "gathering";
-  auto meter = std::make_shared<Meter>(plan || site->experts > 0 ? site : nullptr, SiteKind{});
+  auto recorder = std::make_shared<Recorder>(plan || site->experts > 0 ? site : nullptr, SiteKind{});
   return OpenRendezvous<ProcessOperation<CountsLaunch, std::shared_ptr<const PlanFunction>>>(
-      std::move(process_group), site, what, std::move(meter), std::make_shared<const PlanFunction>(std::move(plan)));
+      std::move(process_group), site, what, std::move(recorder), std::make_shared<const PlanFunction>(std::move(plan)));
 }
 
 }  // namespace fastjax

@@ -17,7 +17,7 @@
 #include "runtime/completer.h"
 #include "runtime/fault_points.h"
 #include "runtime/launch_order.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax {
 
@@ -28,8 +28,8 @@ class ProcessLaunch : public Participant {
   using Args = LaunchArgs;
   using Session = typename Rendezvous<Args>::Session;
 
-  ProcessLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter)
-      : site_(std::move(site)), meter_(std::move(meter)) {
+  ProcessLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder)
+      : site_(std::move(site)), recorder_(std::move(recorder)) {
     process_session_.participant = this;
   }
 
@@ -45,7 +45,7 @@ class ProcessLaunch : public Participant {
     session_ = session;
     done_ = std::move(done);
     order_ = NextLaunch();
-    launch_ = meter_->Begin();
+    launch_ = recorder_->Begin();
     bool named = false;
     const Status written = Guarded([&] {
       site_->Begin(session->run_id(), session->group(), &process_session_);
@@ -120,7 +120,7 @@ class ProcessLaunch : public Participant {
   }
 
   void End(const Status& status) {
-    meter_->End(launch_, status, status.ok() && launch_.metered ? summary() : LaunchSummary{});
+    recorder_->End(launch_, status, status.ok() && launch_.recorded ? summary() : LaunchSummary{});
     Session* session = std::exchange(session_, nullptr);
     const auto done = std::move(done_);
     done_ = nullptr;
@@ -129,7 +129,7 @@ class ProcessLaunch : public Participant {
   }
 
   const std::shared_ptr<const Site> site_;
-  const std::shared_ptr<Meter> meter_;
+  const std::shared_ptr<Recorder> recorder_;
   Launch launch_;
   int64_t order_ = 0;
   bool planning_ = false;  // on another thread
@@ -149,10 +149,10 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
   using typename Rendezvous<typename OneLaunch::Args>::Session;
 
   ProcessOperation(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& call_site,
-                   const std::string& what, std::shared_ptr<Meter> meter, Shared shared)
+                   const std::string& what, std::shared_ptr<Recorder> recorder, Shared shared)
       : Rendezvous<typename OneLaunch::Args>(call_site, process_group->transport->process()),
         site_(std::make_shared<const Site>(std::move(process_group), call_site, what)),
-        meter_(std::move(meter)),
+        recorder_(std::move(recorder)),
         shared_(std::move(shared)) {}
 
  private:
@@ -175,7 +175,7 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
 
   // The other processes are told, so that they need not wait for their time-out.
   void OnFailed(const Session& session, const Status& why) override {
-    meter_->Fail();
+    recorder_->Fail();
     Post(session.run_id(), session.group(),
          [why](ProcessRendezvous* rendezvous, const ProcessSession& untold) { rendezvous->TellAll(untold, why); });
   }
@@ -198,7 +198,7 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (free_.empty()) {
       free_.reserve(launches_.size() + 1);  // so that giving one back need not allocate
-      launches_.push_back(std::make_unique<OneLaunch>(site_, meter_, shared_));
+      launches_.push_back(std::make_unique<OneLaunch>(site_, recorder_, shared_));
       return launches_.back().get();
     }
     OneLaunch* launch = free_.back();
@@ -212,7 +212,7 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
   }
 
   const std::shared_ptr<const Site> site_;
-  const std::shared_ptr<Meter> meter_;
+  const std::shared_ptr<Recorder> recorder_;
   const Shared shared_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<OneLaunch>> launches_;

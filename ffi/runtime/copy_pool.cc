@@ -14,10 +14,10 @@
 namespace fastjax {
 namespace {
 
-constexpr int64_t kMaxPieceBytes = 1 << 20;
-// Reads of another process's memory are cut into larger pieces: the system takes more time to begin one.
+constexpr int64_t kMaxGrainBytes = 1 << 20;
+// Reads of another process's memory are cut into larger grains: the system takes more time to begin one.
 constexpr int64_t kMinReadBytes = 256 << 10;
-constexpr int64_t kPiecesPerThread = 8;
+constexpr int64_t kGrainsPerThread = 8;
 
 int UsableProcessors() {
 #if defined(__linux__)
@@ -36,16 +36,16 @@ void PoolJob::RunInline() {
   } while (NextStep());
 }
 
-void PoolJob::BeginStep(int64_t units, int64_t piece) {
+void PoolJob::BeginStep(int64_t units, int64_t grain) {
   units_ = units;
-  piece_ = piece;
+  grain_ = grain;
   claimed_.store(0, std::memory_order_relaxed);
 }
 
 bool PoolJob::ClaimAndRun() {
-  const int64_t begin = claimed_.fetch_add(piece_, std::memory_order_relaxed);
+  const int64_t begin = claimed_.fetch_add(grain_, std::memory_order_relaxed);
   if (begin >= units_) return false;
-  RunUnits(begin, std::min(begin + piece_, units_));
+  RunUnits(begin, std::min(begin + grain_, units_));
   return true;
 }
 
@@ -113,7 +113,7 @@ bool CopyJob::Begin(size_t step) {
   first_op_ = step == 0 ? 0 : step_ops_[step - 1];
   last_op_ = step_ops_[step];
   const int64_t bytes = ends_[last_op_ - 1];
-  BeginStep(bytes, pid_ == 0 ? CopyPool::PieceBytes(bytes) : CopyPool::PieceBytes(bytes, kMinReadBytes));
+  BeginStep(bytes, pid_ == 0 ? CopyPool::GrainBytes(bytes) : CopyPool::GrainBytes(bytes, kMinReadBytes));
   return true;
 }
 
@@ -161,8 +161,8 @@ CopyPool::CopyPool(int threads) {
   }
 }
 
-int64_t CopyPool::PieceBytes(int64_t step_bytes, int64_t least) {
-  return std::clamp(step_bytes / (kPiecesPerThread * std::max(1, Get().threads())), least, kMaxPieceBytes);
+int64_t CopyPool::GrainBytes(int64_t step_bytes, int64_t least) {
+  return std::clamp(step_bytes / (kGrainsPerThread * std::max(1, Get().threads())), least, kMaxGrainBytes);
 }
 
 void CopyPool::Run(PoolJob* job, int64_t order, std::function<void()> done) {
@@ -170,7 +170,7 @@ void CopyPool::Run(PoolJob* job, int64_t order, std::function<void()> done) {
   if (threads_ == 0 || !job->FirstStep()) return done();
   job->done_ = std::move(done);
   job->order_ = order;
-  const bool whole = job->units_ <= job->piece_;  // for one thread
+  const bool whole = job->units_ <= job->grain_;  // for one thread
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     job->references_ = 0;
@@ -219,7 +219,7 @@ void CopyPool::Work(PoolJob* job, std::unique_lock<std::mutex>* lock) {
   // Nothing is left to claim and no worker is inside, so everything is done.
   if (job->NextStep()) {
     Insert(job, true);
-    if (job->units_ > job->piece_) wake_.notify_all();
+    if (job->units_ > job->grain_) wake_.notify_all();
     return;
   }
   auto done = std::move(job->done_);

@@ -17,7 +17,7 @@
 
 namespace fastjax {
 
-// One copy between two pieces of memory that this process can address.
+// One copy between two ranges of memory that this process can address.
 struct CopyOp {
   std::byte* dst;
   const std::byte* src;
@@ -25,7 +25,7 @@ struct CopyOp {
   kernels::Destination destination;
 };
 
-// A job of several steps, each of so many units, which threads claim in pieces. Threads do the units of one step in any
+// A job of several steps, each of so many units, which threads claim by grains. Threads do the units of one step in any
 // order and at once; all of them are done before the next step starts. A job is run once, and may then be filled again.
 class PoolJob {
  public:
@@ -47,15 +47,15 @@ class PoolJob {
   virtual bool NextStep() = 0;
   virtual void RunUnits(int64_t begin, int64_t end) = 0;
 
-  void BeginStep(int64_t units, int64_t piece);
+  void BeginStep(int64_t units, int64_t grain);
 
  private:
   friend class CopyPool;
 
-  bool ClaimAndRun();  // one piece of the current step; false when none is left to claim
+  bool ClaimAndRun();  // one grain of the current step; false when none is left to claim
 
   int64_t units_ = 0;
-  int64_t piece_ = 0;
+  int64_t grain_ = 0;
   std::atomic<int64_t> claimed_{0};
   int64_t order_ = 0;   // set before the pool has it
   int references_ = 0;  // workers inside this job; guarded by the pool's mutex
@@ -127,12 +127,12 @@ class CopyPool {
 
   // Runs `job` on the pool and then calls `done` on one of its threads. The job must live until then. Jobs of a lower
   // `order` go first, jobs of one order in the order of calls. A thread of the pool that works for a later job goes
-  // over to an earlier one after its present piece.
+  // over to an earlier one after its present grain.
   void Run(PoolJob* job, int64_t order, std::function<void()> done);
 
-  // The bytes of a piece of a step of so many: enough to even out unequal threads, but at least `least`, below which
+  // The bytes of a grain of a step of so many: enough to even out unequal threads, but at least `least`, below which
   // claiming one takes too long.
-  static int64_t PieceBytes(int64_t step_bytes, int64_t least = int64_t{64} << 10);
+  static int64_t GrainBytes(int64_t step_bytes, int64_t least = int64_t{64} << 10);
 
  private:
   static constexpr int64_t kNobody = std::numeric_limits<int64_t>::max();
@@ -147,7 +147,7 @@ class CopyPool {
   int threads_ = 0;  // set once, by the constructor
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<PoolJob*> jobs_;                  // jobs with pieces left to claim, by order
+  std::deque<PoolJob*> jobs_;                  // jobs with grains left to claim, by order
   std::atomic<int64_t> first_order_{kNobody};  // that of the first of them
 };
 

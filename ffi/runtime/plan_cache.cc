@@ -52,30 +52,30 @@ std::shared_ptr<PlanCache> PlanCache::Of(std::vector<int64_t> words, const plann
   return cache;
 }
 
-const char* PlanCache::Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
+const char* PlanCache::Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  planner::Planner& planner = Planned(traffic, anew);
+  planner::Planner& planner = Planned(traffic, made);
   for (const LocalTable& table : tables) {
     if (!planner::WriteTable(&planner, table.rank, table.words)) return Refusal(planner);
   }
   return "";
 }
 
-const char* PlanCache::Slice(const int64_t* traffic, const TakeSlices& take, bool* anew) {
+const char* PlanCache::Slice(const int64_t* traffic, const TakeSlices& take, bool* made) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  planner::Planner& planner = Planned(traffic, anew);
+  planner::Planner& planner = Planned(traffic, made);
   planner::Slicer slicer(&planner);
   if (!slicer.possible()) return Refusal(planner);
   take(&slicer);
   return "";
 }
 
-planner::Planner& PlanCache::Planned(const int64_t* traffic, bool* anew) {
+planner::Planner& PlanCache::Planned(const int64_t* traffic, bool* made) {
   const planner::Fingerprint fingerprint = planners_.front().FingerprintOf(traffic);
   auto found = std::find_if(planners_.begin(), planners_.end(),
                             [&](const planner::Planner& planner) { return planner.planned(fingerprint); });
-  *anew = found == planners_.end();
-  if (*anew) {
+  *made = found == planners_.end();
+  if (*made) {
     ProcessState<PlanCaches>().plans_made.fetch_add(1, std::memory_order_relaxed);
     if (planners_.front().traffic() != nullptr && planners_.size() < MaxKept(topology_)) {
       planners_.emplace_front(topology_, scheduler_, row_bytes_);

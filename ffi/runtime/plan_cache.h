@@ -26,13 +26,13 @@ class PlanCache {
 
   PlanCache(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes);
 
-  // Both return an error, or an empty string. `anew`: as in PlanFunction.
-  const char* Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew);
-  const char* Slice(const int64_t* traffic, const TakeSlices& take, bool* anew);
+  // Both return an error, or an empty string. `made`: as in PlanFunction.
+  const char* Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made);
+  const char* Slice(const int64_t* traffic, const TakeSlices& take, bool* made);
 
  private:
   // Returns the planner that has the plan of this traffic, as the first of the list. Requires mutex_.
-  planner::Planner& Planned(const int64_t* traffic, bool* anew);
+  planner::Planner& Planned(const int64_t* traffic, bool* made);
 
   const planner::Topology topology_;
   const planner::Scheduler scheduler_;

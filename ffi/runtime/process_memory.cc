@@ -24,7 +24,7 @@ void ProcessReader::Read() {
   if (!good_) return;
   const ssize_t got = process_vm_readv(pid_, here_.data(), count, there_.data(), count, 0);
   if (got == static_cast<ssize_t>(bytes)) return;
-  // The system may stop a batch where a piece ends: then the rest is read one piece at a time.
+  // The system may stop a batch where an iov ends: then the rest is read one iov at a time.
   size_t done = got > 0 ? static_cast<size_t>(got) : 0;
   for (size_t i = 0; i < count; ++i) {
     const size_t skip = std::min(done, here_[i].iov_len);

@@ -14,7 +14,7 @@
 namespace fastjax {
 
 // A run of memory: what UCX calls an iov.
-struct Piece {
+struct Iov {
   void* data;
   size_t bytes;
 };
@@ -94,14 +94,14 @@ class Transport {
   // gets it when it does. What cannot be sent is reported by OnLost.
   virtual void SendMessage(int32_t process, const void* data, size_t bytes) = 0;
 
-  // Send and receive rows. `pieces` and the memory they name must stay as they are until the listener is called. A send
+  // Send and receive rows. `iovs` and the memory they name must stay as they are until the listener is called. A send
   // and the receive on the other side match by tag; several of one tag and route match in order. A receive is as long
-  // as what is sent: one that would be longer writes nothing beyond its pieces, and it and one that is shorter end with
+  // as what is sent: one that would be longer writes nothing beyond its iovs, and it and one that is shorter end with
   // an error. Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace. Of
   // such sends of one listener and tag, those over the network move one after the other.
-  virtual void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  virtual void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                     int64_t cookie) = 0;
-  virtual void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  virtual void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                        int64_t cookie) = 0;
 
   // Asks the listener's receives that no message has met yet to end. Each request still ends exactly once.

@@ -9,7 +9,7 @@
 #include "backends/gpu/work.h"
 #include "rendezvous/counts.h"
 #include "rendezvous/rendezvous.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax::gpu {
 namespace {
@@ -31,13 +31,13 @@ struct GpuExchange final : Rendezvous<ExchangeArgs> {
         gpu(std::move(g)),
         fabric(std::move(f)),
         options(std::move(o)),
-        meter(s, options, true),
+        recorder(s, options, true),
         ranks(static_cast<size_t>(s->group_size)),
         work(gpu.get(), fabric.get(), &channels) {
     std::iota(ranks.begin(), ranks.end(), 0);
   }
 
-  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { meter.Fail(); }
+  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder.Fail(); }
 
   void Execute(Session* session, int32_t last) override {
     const bool one_call = IsOneCall(*session);
@@ -48,22 +48,22 @@ struct GpuExchange final : Rendezvous<ExchangeArgs> {
   // Launches and groups wait for each other here, for as long as it takes to put work on streams.
   Status Execute(const Session& session) {
     const std::lock_guard<std::mutex> lock(mutex);
-    Launch launch = meter.Begin();
+    Launch launch = recorder.Begin();
     Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
-    meter.End(launch, status, status.ok() ? work.summary() : LaunchSummary{});
+    recorder.End(launch, status, status.ok() ? work.summary() : LaunchSummary{});
     return status;
   }
 
   Status PrepareAndLaunch(const Session& session, Launch* launch) {
-    bool alike = true;  // there are no other processes
-    Status status = work.Prepare(site(), session.group(), session.args(), options, ranks, &alike, launch);
+    bool found_by_all = true;  // there are no other processes
+    Status status = work.Prepare(site(), session.group(), session.args(), options, ranks, &found_by_all, launch);
     return status.ok() ? work.Launch(site(), session.group()) : status;
   }
 
   const std::shared_ptr<Gpu> gpu;
   const std::shared_ptr<Fabric> fabric;
   const ExchangeOptions options;
-  Meter meter;
+  Recorder recorder;
   std::vector<int32_t> ranks;  // all
   std::mutex mutex;
   Channels channels;

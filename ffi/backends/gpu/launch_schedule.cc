@@ -127,11 +127,11 @@ void LaunchSchedule::Measure(const Step& step, const Transfer& transfer, Packing
   packing->bytes += transfer.rows * (placement_.row_bytes() + factor_bytes_);
   packing->apart = packing->apart || StaysInBuffer(step) || IsGathered(step, transfer) || factor_bytes_ > 0;
   if (packing->apart) return;
-  ForEachPiece(step, transfer, [&](const std::byte*, int64_t) { ++packing->pieces; });
+  ForEachRange(step, transfer, [&](const std::byte*, int64_t) { ++packing->ranges; });
 }
 
 template <typename Visit>
-void LaunchSchedule::ForEachPiece(const Step& step, const Transfer& transfer, Visit visit) const {
+void LaunchSchedule::ForEachRange(const Step& step, const Transfer& transfer, Visit visit) const {
   if (step.action == Action::kSend) {
     // The kernels' lists have one type of pointer for what they read and what they write.
     placement_.ForEachSource(transfer, [&](const std::byte* at, int64_t bytes) {
@@ -193,7 +193,7 @@ void LaunchSchedule::MakeMessage(int32_t index, int32_t pipeline_step) {
     if (!sends && !StaysInBuffer(step)) Unpack(step, data, &lists);
   } else {
     const Transfer& transfer = *lowering_.TransfersOf(step).begin();
-    ForEachPiece(step, transfer, [&](std::byte* at, int64_t) { data = at; });
+    ForEachRange(step, transfer, [&](std::byte* at, int64_t) { data = at; });
   }
   if (layout_->call_of[static_cast<size_t>(step.peer)] == call) {
     const std::pair ranks = sends ? std::pair(step.here, step.peer) : std::pair(step.peer, step.here);
@@ -222,7 +222,7 @@ void LaunchSchedule::Pack(const Step& step, std::byte* message, CallStep* lists)
   };
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
     if (!IsGathered(step, transfer)) {
-      ForEachPiece(step, transfer, add);
+      ForEachRange(step, transfer, add);
       continue;
     }
     traffic_->ForEachRun(transfer.origin, transfer.target, transfer.first_row, transfer.rows, [&](const Run& run) {
@@ -235,7 +235,7 @@ void LaunchSchedule::Pack(const Step& step, std::byte* message, CallStep* lists)
 
 void LaunchSchedule::Unpack(const Step& step, const std::byte* message, CallStep* lists) {
   for (const Transfer& transfer : lowering_.TransfersOf(step)) {
-    ForEachPiece(step, transfer, [&](std::byte* at, int64_t bytes) {
+    ForEachRange(step, transfer, [&](std::byte* at, int64_t bytes) {
       AddMove(CallOf(step), &lists->unpack, at, message, bytes);
       message += bytes;
     });

@@ -110,13 +110,13 @@ class LaunchSchedule {
     const Layout* layout = nullptr;
   };
 
-  // What a step sends or receives, as a message of one piece.
+  // What a step sends or receives, as one message.
   struct Packing {
-    int64_t pieces = 0;   // where the rows lie
+    int64_t ranges = 0;   // where the rows lie
     bool apart = false;   // they are gathered, or have factors, or stay in the buffer
     int64_t bytes = 0;    // of all of them
-    int64_t buffer = -1;  // offset of the message in its call's buffer; -1: it lies in one piece where it is
-    bool IsWhole() const { return pieces == 1 && !apart; }
+    int64_t buffer = -1;  // offset of the message in its call's buffer; -1: it lies in one range where it is
+    bool IsWhole() const { return ranges == 1 && !apart; }
   };
 
   // One end of a message that a rank of a call has for another rank of it, in the pipeline step that is being arranged.
@@ -155,7 +155,7 @@ class LaunchSchedule {
   }
   void Measure(const Step& step, const planner::Transfer& transfer, Packing* packing) const;
   template <typename Visit>
-  void ForEachPiece(const Step& step, const planner::Transfer& transfer, Visit visit) const;
+  void ForEachRange(const Step& step, const planner::Transfer& transfer, Visit visit) const;
   // Calls visit(const std::byte*, bytes) for the factors of what is sent to be summed.
   template <typename Visit>
   void ForEachFactors(const Step& step, Visit visit) const;

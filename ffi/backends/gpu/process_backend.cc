@@ -9,7 +9,7 @@
 #include "rendezvous/metadata.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/completer.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax::gpu {
 namespace {
@@ -27,8 +27,8 @@ struct Shared {
 
 class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
-  GpuLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, std::shared_ptr<Shared> shared)
-      : ProcessLaunch(std::move(site), std::move(meter)),
+  GpuLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder, std::shared_ptr<Shared> shared)
+      : ProcessLaunch(std::move(site), std::move(recorder)),
         shared_(std::move(shared)),
         work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
 
@@ -39,12 +39,13 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     launching_ = true;
     launch()->Restart();
     Completer::Get().Run([this] {
-      bool alike = true;
-      const Status status = Guarded([&] { return PrepareAndLaunch(&alike); });
+      bool found_by_all = true;
+      const Status status = Guarded([&] { return PrepareAndLaunch(&found_by_all); });
       // All processes find the same mistakes, but a lack of memory is one process's own.
-      alike = alike && status.code == Code::kInvalidArgument;
+      found_by_all = found_by_all && status.code == Code::kInvalidArgument;
       // The transport lives as long as somebody is in a process session.
-      static_cast<void>(site().process_group().transport->Post([this, status, alike] { OnLaunched(status, alike); }));
+      static_cast<void>(
+          site().process_group().transport->Post([this, status, found_by_all] { OnLaunched(status, found_by_all); }));
     });
   }
 
@@ -56,7 +57,7 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
  private:
   LaunchSummary summary() const override { return work_.summary(); }
 
-  Status PrepareAndLaunch(bool* alike) {
+  Status PrepareAndLaunch(bool* found_by_all) {
     const CallSite& call = site().call_site();
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     ranks_.clear();
@@ -64,16 +65,17 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     // The thread is ours: without a device of its own it would make a context on the first GPU, whoever's that is.
     const int32_t device = CallerOf(args()[site().local(group()).front()])->device;
     Status status = shared_->gpu->Check(shared_->gpu->driver().SetDevice(device), device, "be chosen");
-    if (status.ok()) status = work_.Prepare(call, group(), args(), shared_->options, ranks_, alike, launch());
+    if (status.ok()) status = work_.Prepare(call, group(), args(), shared_->options, ranks_, found_by_all, launch());
     return status.ok() ? work_.Launch(call, group()) : status;
   }
 
-  void OnLaunched(const Status& launched, bool alike) {
+  void OnLaunched(const Status& launched, bool found_by_all) {
     launching_ = false;
     if (process_session().failed) return Finish(FailureBeside(launched));
     if (launched.ok()) return Finish(launched);
     ProcessRendezvous& rendezvous = site().process_group().rendezvous;
-    alike ? rendezvous.FailHere(&process_session(), launched) : rendezvous.FailEverywhere(&process_session(), launched);
+    found_by_all ? rendezvous.FailHere(&process_session(), launched)
+                 : rendezvous.FailEverywhere(&process_session(), launched);
   }
 
   // Returns the failure of the process session, and what went wrong here in the meantime if that is something else.
@@ -100,10 +102,10 @@ std::shared_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const Call
 
 std::shared_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,
                                                           ExchangeOptions options) {
-  auto meter = std::make_shared<Meter>(site, options, true);
+  auto recorder = std::make_shared<Recorder>(site, options, true);
   const std::string what = "on GPUs, " + Describe(options);
   return OpenRendezvous<ProcessOperation<GpuLaunch, std::shared_ptr<Shared>>>(
-      process_group_, site, what, std::move(meter), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
+      process_group_, site, what, std::move(recorder), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
 }
 
 }  // namespace fastjax::gpu

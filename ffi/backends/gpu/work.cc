@@ -16,13 +16,14 @@ Status OverlappingSlices(const CallSite& site) {
 }  // namespace
 
 Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
                      fastjax::Launch* launch) {
-  if (Status status = prepared_.Load(site, group, args, options, ranks, alike, launch); !status.ok()) return status;
+  if (Status status = prepared_.Load(site, group, args, options, ranks, found_by_all, launch); !status.ok())
+    return status;
   GroupTraffic& traffic = prepared_.traffic();
   const bool overlap = options.reverse && traffic.DestinationsOverlap();
-  *alike = options.indexed && overlap;
-  if (*alike) return OverlappingSlices(site);
+  *found_by_all = options.indexed && overlap;
+  if (*found_by_all) return OverlappingSlices(site);
   FindCalls(site, args, &layout_);
   if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
   const LaunchSchedule::Kind kind = {options.reverse && (options.indexed || overlap), options.indexed};

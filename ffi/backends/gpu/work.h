@@ -13,7 +13,7 @@
 #include "backends/gpu/launch_schedule.h"
 #include "backends/gpu/launcher.h"
 #include "execution/prepared.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax::gpu {
 
@@ -43,9 +43,9 @@ class Work {
       : gpu_(gpu), fabric_(fabric), channels_(channels), launcher_(gpu) {}
 
   // Checks and plans; `args` by position must stay as they are until Launch. `ranks`: of this process's devices.
-  // `alike` says, of a mistake, whether every process finds the same.
+  // `found_by_all` says, of a mistake, whether every process finds the same.
   Status Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* alike,
+                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
                  fastjax::Launch* launch);
   // Puts all of it on the callers' streams.
   Status Launch(const CallSite& site, int32_t group);

@@ -13,7 +13,7 @@
 #include "execution/sum_job.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/launch_order.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax::memory {
 namespace {
@@ -39,16 +39,16 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
   MemoryExchange(const std::shared_ptr<const CallSite>& call_site, ExchangeOptions options)
       : Rendezvous(call_site),
         options_(std::move(options)),
-        meter_(call_site, options_, false),
+        recorder_(call_site, options_, false),
         ranks_(static_cast<size_t>(call_site->group_size)) {
     std::iota(ranks_.begin(), ranks_.end(), 0);
   }
 
  private:
-  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { meter_.Fail(); }
+  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder_.Fail(); }
 
   void Execute(Session* session, int32_t last) override {
-    const Launch launch = meter_.Begin();
+    const Launch launch = recorder_.Begin();
     const int64_t order = NextLaunch();
     std::unique_ptr<Work> work;
     const Status status = Guarded([&] {
@@ -59,7 +59,8 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     });
     if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(order, &work)) return;
     if (status.ok()) work->job->RunInline();
-    meter_.End(status.ok() ? work->launch : launch, status, status.ok() ? work->prepared.summary() : LaunchSummary{});
+    recorder_.End(status.ok() ? work->launch : launch, status,
+                  status.ok() ? work->prepared.summary() : LaunchSummary{});
     ReturnWork(std::move(work));
     session->Finish(status, last);
   }
@@ -71,7 +72,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
       // The captures are small enough for std::function to hold without allocating. Until it ends, the session keeps
       // this alive.
       CopyPool::Get().Run(raw->job, order, [this, raw] {
-        meter_.End(raw->launch, Status::Ok(), raw->prepared.summary());
+        recorder_.End(raw->launch, Status::Ok(), raw->prepared.summary());
         Session* const session = raw->session;
         ReturnWork(std::unique_ptr<Work>(raw));
         session->Finish(Status::Ok());
@@ -84,8 +85,9 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
 
   Status Prepare(Work* work) const {
     const auto& args = work->session->args();
-    bool alike = true;  // there are no other processes
-    Status status = work->prepared.Load(site(), work->session->group(), args, options_, ranks_, &alike, &work->launch);
+    bool found_by_all = true;  // there are no other processes
+    Status status =
+        work->prepared.Load(site(), work->session->group(), args, options_, ranks_, &found_by_all, &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
     if (options_.reverse && (options_.indexed || traffic.DestinationsOverlap())) return Sum(work, args);
@@ -153,7 +155,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
   }
 
   const ExchangeOptions options_;
-  Meter meter_;
+  Recorder recorder_;
   std::vector<int32_t> ranks_;  // all
   std::mutex mutex_;
   size_t works_ = 0;  // made so far

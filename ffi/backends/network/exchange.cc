@@ -11,7 +11,7 @@
 #include "rendezvous/metadata.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/fault_points.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 namespace fastjax::network {
 namespace {
@@ -21,9 +21,9 @@ constexpr int kRunnerBits = 16;
 
 class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
-  ExchangeLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter,
+  ExchangeLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder,
                  std::shared_ptr<const ExchangeOptions> options)
-      : ProcessLaunch(std::move(site), std::move(meter)), options_(std::move(options)) {}
+      : ProcessLaunch(std::move(site), std::move(recorder)), options_(std::move(options)) {}
 
   void OnMet() override {
     launch()->Restart();
@@ -40,9 +40,9 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     if (!status.ok()) {
       schedule_.Release();
       // All processes find the same mistakes, but a lack of memory is one process's own.
-      const bool alike = alike_ && status.code == Code::kInvalidArgument;
-      return alike ? rendezvous.FailHere(&process_session(), status)
-                   : rendezvous.FailEverywhere(&process_session(), status);
+      const bool found_by_all = found_by_all_ && status.code == Code::kInvalidArgument;
+      return found_by_all ? rendezvous.FailHere(&process_session(), status)
+                          : rendezvous.FailEverywhere(&process_session(), status);
     }
     Transport* const transport = site().process_group().transport.get();
     const uint64_t tag = TagOf(*transport, process_session().key, *FirstId());
@@ -106,14 +106,15 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   Status Prepare() {
     const CallSite& call = site().call_site();
-    alike_ = true;
+    found_by_all_ = true;
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     ranks_.clear();
     for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
-    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, &alike_, launch()); !status.ok()) {
+    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, &found_by_all_, launch());
+        !status.ok()) {
       return status;
     }
-    alike_ = false;
+    found_by_all_ = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
     if (options_->reverse && (options_->indexed || traffic.DestinationsOverlap())) {
@@ -138,7 +139,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   const std::shared_ptr<const ExchangeOptions> options_;
   Prepared prepared_;
-  bool alike_ = true;  // of a mistake that Prepare finds: whether every process finds the same
+  bool found_by_all_ = true;  // of a mistake that Prepare finds: whether every process finds the same
   std::vector<int32_t> ranks_;
   MessageSchedule schedule_;
   Runner runner_;
@@ -147,10 +148,10 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 }  // namespace
 
 std::shared_ptr<Exchange> NetworkBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  auto meter = std::make_shared<Meter>(site, options, false);
+  auto recorder = std::make_shared<Recorder>(site, options, false);
   const std::string what = Describe(options);
   return OpenRendezvous<ProcessOperation<ExchangeLaunch, std::shared_ptr<const ExchangeOptions>>>(
-      process_group_, site, what, std::move(meter), std::make_shared<const ExchangeOptions>(std::move(options)));
+      process_group_, site, what, std::move(recorder), std::make_shared<const ExchangeOptions>(std::move(options)));
 }
 
 }  // namespace fastjax::network

@@ -31,7 +31,7 @@ void MessageSchedule::Begin(const CallSite& site, int32_t group, int32_t process
   rounds_.clear();
   queues_.clear();
   gates_.clear();
-  pieces_.clear();
+  iovs_.clear();
   copies_.clear();
 }
 
@@ -66,7 +66,7 @@ void MessageSchedule::AddStep(const Step& step) {
     rounds_.emplace_back() = {index, 0, queue, step.waits};
   }
   ++rounds_.back().steps;
-  const size_t first = step.action == Action::kCopy ? copies_.size() : pieces_.size();
+  const size_t first = step.action == Action::kCopy ? copies_.size() : iovs_.size();
   rows_.emplace_back() = {static_cast<int32_t>(rounds_.size()) - 1, static_cast<int32_t>(first), 0, 0};
 }
 
@@ -74,11 +74,11 @@ void MessageSchedule::AddRows(const Step& step) {
   for (const planner::Transfer& transfer : lowering_.TransfersOf(step)) {
     switch (step.action) {
       case Action::kReceive:
-        placement_.ForEachDestination(transfer, [this](std::byte* data, int64_t bytes) { AddPiece(data, bytes); });
+        placement_.ForEachDestination(transfer, [this](std::byte* data, int64_t bytes) { AddIov(data, bytes); });
         break;
       case Action::kSend:
         placement_.ForEachSource(transfer, [this](const std::byte* data, int64_t bytes) {
-          AddPiece(const_cast<std::byte*>(data), bytes);  // NOLINT(*-const-cast): sends only read what pieces name
+          AddIov(const_cast<std::byte*>(data), bytes);  // NOLINT(*-const-cast): sends only read what iovs name
         });
         break;
       case Action::kCopy:
@@ -88,17 +88,17 @@ void MessageSchedule::AddRows(const Step& step) {
   }
 }
 
-void MessageSchedule::AddPiece(std::byte* data, int64_t bytes) {
+void MessageSchedule::AddIov(std::byte* data, int64_t bytes) {
   StepRows& step = rows_.back();
   step.bytes += bytes;
   if (step.count > 0) {
-    Piece& last = pieces_.back();
+    Iov& last = iovs_.back();
     if (static_cast<std::byte*>(last.data) + last.bytes == data) {
       last.bytes += static_cast<size_t>(bytes);
       return;
     }
   }
-  pieces_.emplace_back() = {data, static_cast<size_t>(bytes)};
+  iovs_.emplace_back() = {data, static_cast<size_t>(bytes)};
   ++step.count;
 }
 

@@ -17,10 +17,10 @@
 
 namespace fastjax::network {
 
-// The rows of one step: pieces of a message, or copies where both ends are local.
+// The rows of one step: iovs of a message, or copies where both ends are local.
 struct StepRows {
   int32_t round;
-  int32_t first;  // of MessageSchedule::copies, or of MessageSchedule::pieces
+  int32_t first;  // of MessageSchedule::copies, or of MessageSchedule::iovs
   int32_t count;
   int64_t bytes;
 };
@@ -75,7 +75,7 @@ class MessageSchedule {
   const std::vector<Round>& rounds() const { return rounds_; }
   const std::vector<Queue>& queues() const { return queues_; }  // receives first, then sends, then copies
   const std::vector<Gate>& gates() const { return gates_; }
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const std::vector<Iov>& iovs() const { return iovs_; }
   const std::vector<CopyOp>& copies() const { return copies_; }
 
   // Returns where the message of a step goes to or comes from.
@@ -93,7 +93,7 @@ class MessageSchedule {
   int32_t QueueOf(const Step& step) const;
   void AddStep(const Step& step);
   void AddRows(const Step& step);
-  void AddPiece(std::byte* data, int64_t bytes);
+  void AddIov(std::byte* data, int64_t bytes);
   void AddCopy(const CopyOp& op);
   void FindQueues();
   void LinkGates();
@@ -119,7 +119,7 @@ class MessageSchedule {
   std::vector<Round> rounds_;
   std::vector<Queue> queues_;
   std::vector<Gate> gates_;
-  std::vector<Piece> pieces_;
+  std::vector<Iov> iovs_;
   std::vector<CopyOp> copies_;
 
   StagingPool::Buffer arrivals_;  // blocks of other processes that wait to be summed

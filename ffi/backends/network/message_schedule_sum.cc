@@ -21,7 +21,7 @@ Status MessageSchedule::BuildSum(const CallSite& site, int32_t group, int32_t pr
     const Step& step = steps()[i];
     AddStep(step);
     if (step.action == Action::kReceive) {
-      AddPiece(arrivals_.data() + arrival_[i], ArrivalBytes(step));
+      AddIov(arrivals_.data() + arrival_[i], ArrivalBytes(step));
     } else {
       AddRows(step);
       AddFactors(step);
@@ -57,7 +57,7 @@ void MessageSchedule::AddFactors(const Step& step) {
   if (origin.factors == nullptr) return;
   traffic_->ForEachRun(step.here, step.peer, 0, traffic_->rows(step.here, step.peer), [&](const Run& run) {
     const std::byte* const factors = origin.SummandAt(run.source_row).factor;
-    AddPiece(const_cast<std::byte*>(factors), run.rows * origin.factor_bytes());  // NOLINT(*-const-cast): sends only
+    AddIov(const_cast<std::byte*>(factors), run.rows * origin.factor_bytes());  // NOLINT(*-const-cast): sends only
   });
 }
 

@@ -107,14 +107,14 @@ void Runner::Begin(int32_t step_index) {
   const Route route = schedule_->RouteOf(step);
   const uint64_t tag = tag_ + schedule_->TagOf(step);
   const StepRows& rows = schedule_->rows()[step_index];
-  const Piece* pieces = schedule_->pieces().data() + rows.first;
+  const Iov* iovs = schedule_->iovs().data() + rows.first;
   states_[step_index] = State::kBegun;
   ++outstanding_;
   ++begun_[route.process];
   if (step.action == Action::kSend) {
-    transport_->Send(route, tag, pieces, rows.count, this, step_index);
+    transport_->Send(route, tag, iovs, rows.count, this, step_index);
   } else {
-    transport_->Receive(route, tag, pieces, rows.count, this, step_index);
+    transport_->Receive(route, tag, iovs, rows.count, this, step_index);
   }
 }
 

@@ -311,14 +311,14 @@ void TestFetch(const Device& device, const Scale& scale) {
       const int64_t source = 8192 * i + unit * Below(&random, 20);
       const int64_t to = 8192 * i + unit * Below(&random, 20);
       const int64_t bytes = table ? 4 * (4 + Below(&random, 1960)) : unit * Below(&random, 7800 / unit);
-      list.pieces[i] = {here.data() + to, there.data() + source, bytes};
+      list.entries[i] = {here.data() + to, there.data() + source, bytes};
       int64_t used = bytes;
       if (table) {
         const int32_t count = kCounts[Below(&random, std::size(kCounts))];
         std::memcpy(&from[static_cast<size_t>(source + 12)], &count, sizeof(count));
-        list.pieces[i].head = 16;
-        list.pieces[i].each = 40;
-        list.pieces[i].count_at = 12;
+        list.entries[i].head = 16;
+        list.entries[i].each = 40;
+        list.entries[i].count_at = 12;
         used = BytesInUse(bytes, 16, 40, count);
       }
       std::copy_n(from.begin() + source, used, wanted.begin() + to);

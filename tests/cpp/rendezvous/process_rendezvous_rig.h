@@ -50,8 +50,8 @@ class QueueTransport final : public Transport {
     const auto* first = static_cast<const std::byte*>(data);
     queue_->sent.push_back({process_, process, {first, first + bytes}});
   }
-  void Send(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
-  void Receive(const Route&, uint64_t, const Piece*, int32_t, Listener*, int64_t) override {}
+  void Send(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
+  void Receive(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
   void Cancel(Listener*) override {}
   void Disconnect(int32_t process) override { disconnected.push_back(process); }
   void Probe(int32_t process) override { probed.push_back(process); }

@@ -28,10 +28,10 @@ Matrix Uniform(const Topology& topology, int64_t rows) {
 }
 
 // Whether traffic of so many rows in each block had to be planned.
-bool PlansAnew(PlanCache* cache, const Topology& topology, int64_t rows) {
-  bool anew = false;
-  CHECK_EQ(std::string(cache->Write(Uniform(topology, rows).data(), {}, &anew)), "");
-  return anew;
+bool MakesPlan(PlanCache* cache, const Topology& topology, int64_t rows) {
+  bool made = false;
+  CHECK_EQ(std::string(cache->Write(Uniform(topology, rows).data(), {}, &made)), "");
+  return made;
 }
 
 TEST(Sharing) {
@@ -44,11 +44,11 @@ TEST(Sharing) {
   CHECK(PlanCache::Of(words, topology, Scheduler::kFast, 2 * kRowBytes) != cache);
   // A cache that no call site uses is given up, with its plans.
   const int64_t before = PlansMade();
-  CHECK(PlansAnew(cache.get(), topology, 3));
-  CHECK(!PlansAnew(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes).get(), topology, 3));
+  CHECK(MakesPlan(cache.get(), topology, 3));
+  CHECK(!MakesPlan(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes).get(), topology, 3));
   CHECK_EQ(PlansMade(), before + 1);
   cache = nullptr;
-  CHECK(PlansAnew(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes).get(), topology, 3));
+  CHECK(MakesPlan(PlanCache::Of(words, topology, Scheduler::kFast, kRowBytes).get(), topology, 3));
   CHECK_EQ(PlansMade(), before + 2);
 }
 
@@ -56,17 +56,17 @@ TEST(Sharing) {
 TEST(WhatIsKept) {
   const Topology topology = MakeTopology(2, 2);
   PlanCache cache(topology, Scheduler::kFast, kRowBytes);
-  for (int64_t rows = 1; rows <= 4; ++rows) CHECK(PlansAnew(&cache, topology, rows));
-  for (const int64_t rows : {4, 3, 2, 1}) CHECK(!PlansAnew(&cache, topology, rows));
-  CHECK(PlansAnew(&cache, topology, 5));
-  for (const int64_t rows : {3, 2, 1, 5}) CHECK(!PlansAnew(&cache, topology, rows));
-  CHECK(PlansAnew(&cache, topology, 4));
+  for (int64_t rows = 1; rows <= 4; ++rows) CHECK(MakesPlan(&cache, topology, rows));
+  for (const int64_t rows : {4, 3, 2, 1}) CHECK(!MakesPlan(&cache, topology, rows));
+  CHECK(MakesPlan(&cache, topology, 5));
+  for (const int64_t rows : {3, 2, 1, 5}) CHECK(!MakesPlan(&cache, topology, rows));
+  CHECK(MakesPlan(&cache, topology, 4));
   const Topology large = MakeTopology(513, 1);
   PlanCache only_one(large, Scheduler::kSpreadout, kRowBytes);
-  CHECK(PlansAnew(&only_one, large, 0));
-  CHECK(!PlansAnew(&only_one, large, 0));
-  CHECK(PlansAnew(&only_one, large, 1));
-  CHECK(PlansAnew(&only_one, large, 0));
+  CHECK(MakesPlan(&only_one, large, 0));
+  CHECK(!MakesPlan(&only_one, large, 0));
+  CHECK(MakesPlan(&only_one, large, 1));
+  CHECK(MakesPlan(&only_one, large, 0));
 }
 
 // The same as without a cache, whether the plan had been kept or not.
@@ -83,8 +83,8 @@ TEST(TablesAndSlices) {
         tables[rank].assign(tables[rank].size(), 0);
         local.push_back({rank, tables[rank].data()});
       }
-      bool anew = false;
-      CHECK_EQ(std::string(cache.Write(test_case.traffic.data(), local, &anew)), "");
+      bool made = false;
+      CHECK_EQ(std::string(cache.Write(test_case.traffic.data(), local, &made)), "");
       CHECK(tables == expected);
       std::vector<int32_t> seen;
       const auto check = [&](const planner::DeviceSlice& slice) {
@@ -102,8 +102,8 @@ TEST(TablesAndSlices) {
       const auto take = [&](planner::Slicer* plan) {
         for (const int32_t rank : {4, 1}) check(plan->Of(rank));
       };
-      CHECK_EQ(std::string(cache.Slice(test_case.traffic.data(), take, &anew)), "");
-      CHECK(!anew);
+      CHECK_EQ(std::string(cache.Slice(test_case.traffic.data(), take, &made)), "");
+      CHECK(!made);
       CHECK(seen == std::vector<int32_t>({4, 1}));
     }
   }
@@ -114,11 +114,11 @@ TEST(Refusals) {
   constexpr int64_t kMost = INT32_MAX;
   const auto refusal = [](const Topology& topology, const Matrix& traffic) {
     PlanCache cache(topology, Scheduler::kFast, kRowBytes);
-    bool anew = false;
+    bool made = false;
     std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(topology, Scheduler::kFast)));
-    const std::string said = cache.Write(traffic.data(), {{0, words.data()}}, &anew);
+    const std::string said = cache.Write(traffic.data(), {{0, words.data()}}, &made);
     int64_t slices = 0;
-    CHECK_EQ(cache.Slice(traffic.data(), [&](planner::Slicer*) { ++slices; }, &anew), said);
+    CHECK_EQ(cache.Slice(traffic.data(), [&](planner::Slicer*) { ++slices; }, &made), said);
     CHECK_EQ(slices, said.empty() ? 1 : 0);
     return said;
   };

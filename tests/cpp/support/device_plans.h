@@ -37,9 +37,9 @@ inline std::vector<planner::Transfer> TransfersOf(const DevicePlan& plan) {
 inline PlanFunction PlanTables(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, row_bytes);
   const auto mutex = std::make_shared<std::mutex>();
-  return [planner, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* anew) {
+  return [planner, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
     const std::lock_guard<std::mutex> lock(*mutex);
-    *anew = !planner->planned(planner->FingerprintOf(traffic));
+    *made = !planner->planned(planner->FingerprintOf(traffic));
     planner->Plan(traffic);
     for (const LocalTable& table : tables) {
       if (!planner::WriteTable(planner.get(), table.rank, table.words)) return Status::Invalid("too large");
@@ -52,9 +52,9 @@ inline PlanFunction PlanTables(const planner::Topology& topology, planner::Sched
 inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
   const auto mutex = std::make_shared<std::mutex>();
-  return [planner, mutex](const int64_t* traffic, const TakeSlices& take, bool* anew) {
+  return [planner, mutex](const int64_t* traffic, const TakeSlices& take, bool* made) {
     const std::lock_guard<std::mutex> lock(*mutex);
-    *anew = !planner->planned(planner->FingerprintOf(traffic));
+    *made = !planner->planned(planner->FingerprintOf(traffic));
     planner->Plan(traffic);
     planner::Slicer slicer(planner.get());
     if (!slicer.possible()) return Status::Internal("no slices");

@@ -16,25 +16,25 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{20};
 
-size_t Bytes(const Piece* pieces, int32_t count) {
+size_t Bytes(const Iov* iovs, int32_t count) {
   size_t bytes = 0;
-  for (int32_t i = 0; i < count; ++i) bytes += pieces[i].bytes;
+  for (int32_t i = 0; i < count; ++i) bytes += iovs[i].bytes;
   return bytes;
 }
 
-// Byte by byte where pieces do not agree: no cleverness that could hide a mistake of the code under test.
-void Gather(const Piece* pieces, int32_t count, std::vector<std::byte>* out) {
+// Byte by byte where iovs do not agree: no cleverness that could hide a mistake of the code under test.
+void Gather(const Iov* iovs, int32_t count, std::vector<std::byte>* out) {
   for (int32_t i = 0; i < count; ++i) {
-    const auto* data = static_cast<const std::byte*>(pieces[i].data);
-    out->insert(out->end(), data, data + pieces[i].bytes);
+    const auto* data = static_cast<const std::byte*>(iovs[i].data);
+    out->insert(out->end(), data, data + iovs[i].bytes);
   }
 }
 
-void Scatter(const std::vector<std::byte>& data, const Piece* pieces, int32_t count) {
+void Scatter(const std::vector<std::byte>& data, const Iov* iovs, int32_t count) {
   size_t at = 0;
   for (int32_t i = 0; i < count && at < data.size(); ++i) {
-    const size_t bytes = std::min(pieces[i].bytes, data.size() - at);
-    if (bytes > 0) std::memcpy(pieces[i].data, data.data() + at, bytes);
+    const size_t bytes = std::min(iovs[i].bytes, data.size() - at);
+    if (bytes > 0) std::memcpy(iovs[i].data, data.data() + at, bytes);
     at += bytes;
   }
 }
@@ -47,9 +47,9 @@ struct LoopbackNetwork::Request {
   bool sends;
   Route route;
   uint64_t tag;
-  const Piece* pieces;
+  const Iov* iovs;
   int32_t count;
-  size_t bytes;  // of the pieces
+  size_t bytes;  // of the iovs
   Listener* listener;
   int64_t cookie;
   bool ended = false;
@@ -135,16 +135,16 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
     to.wake.notify_one();
   }
 
-  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
             int64_t cookie) override {
     CheckThread();
     const std::lock_guard<std::mutex> lock(network_.mutex_);
     Flight flight;
-    flight.send = Open(true, route, tag, pieces, count, listener, cookie);
+    flight.send = Open(true, route, tag, iovs, count, listener, cookie);
     flight.damage = std::exchange(node().damage_next, 0);
     flight.is_eager = flight.send->bytes <= network_.options_.eager_bytes;
     if (flight.is_eager) {
-      Gather(pieces, count, &flight.eager);
+      Gather(iovs, count, &flight.eager);
       network_.End(flight.send, Status::Ok());
     }
     Node& to = *network_.nodes_[route.process];
@@ -158,11 +158,11 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
     to.wake.notify_one();
   }
 
-  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                int64_t cookie) override {
     CheckThread();
     const std::lock_guard<std::mutex> lock(network_.mutex_);
-    node().receives.push_back(Open(false, route, tag, pieces, count, listener, cookie));
+    node().receives.push_back(Open(false, route, tag, iovs, count, listener, cookie));
     network_.Meet(&node());
     node().wake.notify_one();
   }
@@ -226,11 +226,11 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
  private:
   Node& node() const { return *network_.nodes_[process_]; }
   void CheckThread() const { CHECK(std::this_thread::get_id() == node().thread.get_id()); }
-  std::shared_ptr<Request> Open(bool sends, const Route& route, uint64_t tag, const Piece* pieces, int32_t count,
+  std::shared_ptr<Request> Open(bool sends, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
                                 Listener* listener, int64_t cookie) {
     CHECK_NE(route.process, process_);
     auto request = std::make_shared<Request>(
-        Request{process_, sends, route, tag, pieces, count, Bytes(pieces, count), listener, cookie});
+        Request{process_, sends, route, tag, iovs, count, Bytes(iovs, count), listener, cookie});
     node().open.push_back(request);
     const int64_t of_rail = std::count_if(node().open.begin(), node().open.end(), [&](const auto& other) {
       return other->sends == sends && other->route.local_rail == route.local_rail;
@@ -310,7 +310,7 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
     if (!options_.reorder && !arriving.empty()) break;
   }
   const size_t kinds[] = {arriving.size(), node->ended.size(), node->tasks.size(),
-                          node->handler == nullptr || hold_messages_ ? 0 : node->messages.size()};
+                          node->handler == nullptr ? 0 : node->messages.size()};
   size_t kind = random_() % 4;
   for (size_t tries = 0; tries < 4 && kinds[kind] == 0; ++tries) kind = (kind + 1) % 4;
   if (kinds[kind] == 0) {
@@ -390,9 +390,9 @@ void LoopbackNetwork::Unpack(Node* node, size_t index) {
   const Request& send = *flight.send;
   const Request& receive = *flight.receive;
   std::vector<std::byte> data = std::move(flight.eager);
-  if (!flight.is_eager && !send.ended) Gather(send.pieces, send.count, &data);
+  if (!flight.is_eager && !send.ended) Gather(send.iovs, send.count, &data);
   data.resize(static_cast<size_t>(static_cast<int64_t>(data.size()) + flight.damage));
-  if (!receive.ended) Scatter(data, receive.pieces, receive.count);
+  if (!receive.ended) Scatter(data, receive.iovs, receive.count);
   const bool fits = data.size() == receive.bytes;
   End(flight.receive, fits ? Status::Ok()
                            : Status::Internal("got " + std::to_string(data.size()) + " bytes instead of " +
@@ -472,12 +472,6 @@ void LoopbackNetwork::Close(int32_t process) {
     std::this_thread::sleep_for(milliseconds(1));
     lock.lock();
   }
-}
-
-void LoopbackNetwork::HoldMessages(bool hold) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  hold_messages_ = hold;
-  for (const auto& node : nodes_) node->wake.notify_one();
 }
 
 void LoopbackNetwork::Hold(bool hold) {

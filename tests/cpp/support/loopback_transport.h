@@ -47,8 +47,6 @@ class LoopbackNetwork {
   void Kill(int32_t process);
   // As the transport does when its process ends; returns when nothing can be posted there any more.
   void Close(int32_t process);
-  // Messages stay where they are, and are lost if their connection is given up.
-  void HoldMessages(bool hold);
   // Rows stay where they are until they are let go: requests meet, and do not end.
   void Hold(bool hold);
   // Requests that are open now, and what they meet, stay where they are until they are thawed; later ones go on.
@@ -56,7 +54,7 @@ class LoopbackNetwork {
   void Thaw();
   // What is held moves all the same, without arriving.
   void Crawl(bool crawl);
-  // The next message that the process sends is by so many bytes longer (or shorter) than its pieces.
+  // The next message that the process sends is by so many bytes longer (or shorter) than its iovs.
   void DamageNext(int32_t process, int64_t bytes);
 
   // Returns when nobody has anything left to be told.
@@ -93,7 +91,6 @@ class LoopbackNetwork {
   bool stopping_ = false;
   bool hold_ = false;
   bool crawl_ = false;
-  bool hold_messages_ = false;
   std::vector<bool> cut_;
   std::atomic<int64_t> disconnects_{0}, probes_{0};
   std::atomic<int64_t> most_[2] = {};

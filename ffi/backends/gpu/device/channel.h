@@ -11,7 +11,7 @@
 
 namespace fastjax::gpu {
 
-// Bytes that lie in one piece, at the end that is here.
+// Bytes that lie in one range, at the end that is here.
 struct MessageEnd {
   bool sends;
   int32_t here;  // rank

@@ -64,12 +64,12 @@ Status Fetch::Launch(const Caller& caller) {
     // What is too short to say how much is in use is no table; whoever reads it says so.
     const bool says = wanted.bytes >= wanted.shape.count_at + sizeof(int32_t);
     const TableShape shape = says ? wanted.shape : TableShape{};
-    list.pieces[list.count++] = {here,
-                                 there,
-                                 static_cast<int64_t>(wanted.bytes),
-                                 static_cast<int64_t>(shape.head),
-                                 static_cast<int64_t>(shape.each),
-                                 static_cast<int64_t>(shape.count_at)};
+    list.entries[list.count++] = {here,
+                                  there,
+                                  static_cast<int64_t>(wanted.bytes),
+                                  static_cast<int64_t>(shape.head),
+                                  static_cast<int64_t>(shape.each),
+                                  static_cast<int64_t>(shape.count_at)};
     if (list.count < kernels::kMaxFetched) continue;
     if (Status status = launch(); !status.ok()) return status;
   }

@@ -13,7 +13,7 @@
 namespace fastjax::network::ucx {
 namespace {
 
-// An offer, in words: hash of the others, number, address of the lease, number of pieces, address and bytes of
+// An offer, in words: hash of the others, number, address of the lease, number of iovs, address and bytes of
 // each.
 constexpr size_t kHead = OfferWords(0);
 
@@ -77,7 +77,7 @@ void Lease::Clear() {
   Fence();  // before anything is written where the rows were
 }
 
-void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Piece* pieces, int32_t count,
+void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Iov* iovs, int32_t count,
                 std::byte* words) {
   size_t at = 1;
   const auto put = [&](uint64_t word) { std::memcpy(words + sizeof(word) * at++, &word, sizeof(word)); };
@@ -85,8 +85,8 @@ void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const
   put(AddressOf(lease.at()));
   put(static_cast<uint64_t>(count));
   for (int32_t i = 0; i < count; ++i) {
-    put(AddressOf(pieces[i].data));
-    put(pieces[i].bytes);
+    put(AddressOf(iovs[i].data));
+    put(iovs[i].bytes);
   }
   const uint64_t hash = KeyedHash(secret, words + sizeof(uint64_t), (at - 1) * sizeof(uint64_t));
   std::memcpy(words, &hash, sizeof(hash));
@@ -105,7 +105,7 @@ bool Reading::Genuine(const Secret& secret, const void* words, size_t length, ui
   return sum == bytes;
 }
 
-void Reading::Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count) {
+void Reading::Prepare(const ReadProbe& from, const void* words, const Iov* iovs, int32_t count) {
   pid_ = from.pid;
   number_ = WordAt(words, 1);
   lease_at_ = WordAt(words, 2);
@@ -116,16 +116,16 @@ void Reading::Prepare(const ReadProbe& from, const void* words, const Piece* pie
   for (int32_t i = 0; i < count && source < sources;) {
     const uint64_t at = WordAt(words, kHead + 2 * source);
     const uint64_t left = WordAt(words, kHead + 2 * source + 1) - source_done;
-    const uint64_t bytes = std::min<uint64_t>(left, pieces[i].bytes - unpacked);
+    const uint64_t bytes = std::min<uint64_t>(left, iovs[i].bytes - unpacked);
     // An address of the other process, held as a pointer of this one: the job hands it to the system.
     const auto* const there =
         reinterpret_cast<const std::byte*>(at + source_done);  // NOLINT(performance-no-int-to-ptr)
-    job_.Add({static_cast<std::byte*>(pieces[i].data) + unpacked, there, static_cast<int64_t>(bytes),
+    job_.Add({static_cast<std::byte*>(iovs[i].data) + unpacked, there, static_cast<int64_t>(bytes),
               kernels::Destination::kCached});
     source_done += bytes;
     unpacked += bytes;
     if (bytes == left) ++source, source_done = 0;
-    if (unpacked == pieces[i].bytes) ++i, unpacked = 0;
+    if (unpacked == iovs[i].bytes) ++i, unpacked = 0;
   }
   job_.EndStep();
 }

@@ -38,10 +38,10 @@ class Lease {
   std::atomic<uint64_t> number_{0};
 };
 
-// An offer is a message of so many words, for so many pieces.
+// An offer is a message of so many words, for so many iovs.
 constexpr int32_t kMostPieces = 3800;
 constexpr size_t OfferWords(int32_t count) { return 4 + 2 * static_cast<size_t>(count); }
-void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Piece* pieces, int32_t count,
+void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Iov* iovs, int32_t count,
                 std::byte* words);
 
 // What a receiver reads of one offer.
@@ -50,8 +50,8 @@ class Reading {
   // False if the words are no offer of so many bytes by a process that knows the secret.
   static bool Genuine(const Secret& secret, const void* words, size_t length, uint64_t bytes);
 
-  // Prepares the job, from a genuine offer of as many bytes as the pieces have.
-  void Prepare(const ReadProbe& from, const void* words, const Piece* pieces, int32_t count);
+  // Prepares the job, from a genuine offer of as many bytes as the iovs have.
+  void Prepare(const ReadProbe& from, const void* words, const Iov* iovs, int32_t count);
   CopyJob* job() { return &job_; }
   // Does the jobs of several on the calling thread, with as few system calls as possible.
   static void Run(Reading* const* readings, size_t count);

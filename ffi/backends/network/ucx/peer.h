@@ -57,11 +57,11 @@ struct Request {
   std::list<Request>* list = nullptr;  // the list that it is in
   Route route{};
   uint64_t tag = 0;
-  const Piece* pieces = nullptr;
+  const Iov* iovs = nullptr;
   int32_t count = 0;
   size_t bytes = 0;
-  size_t moved = 0;  // bytes so far; the next are in piece `piece`, from byte `within` on
-  int32_t piece = 0;
+  size_t moved = 0;  // bytes so far; the next are in iov `iov`, from byte `within` on
+  int32_t iov = 0;
   size_t within = 0;
   uint64_t granted = 0;  // the receiver's number
   bool held = false;     // one of the same listener and tag is being sent

@@ -36,13 +36,13 @@ template <typename Copy>
 void Walk(Request* request, size_t bytes, Copy copy) {
   size_t at = 0;
   while (at < bytes) {
-    const Piece& piece = request->pieces[request->piece];
-    const size_t step = std::min(bytes - at, piece.bytes - request->within);
-    if (step > 0) copy(static_cast<std::byte*>(piece.data) + request->within, at, step);
+    const Iov& iov = request->iovs[request->iov];
+    const size_t step = std::min(bytes - at, iov.bytes - request->within);
+    if (step > 0) copy(static_cast<std::byte*>(iov.data) + request->within, at, step);
     at += step;
     request->within += step;
-    if (request->within == piece.bytes) {
-      ++request->piece;
+    if (request->within == iov.bytes) {
+      ++request->iov;
       request->within = 0;
     }
   }
@@ -59,18 +59,18 @@ bool InOneLine(const Request& one, const Request& other) {
 }
 
 void Gather(Request* request, std::byte* to, size_t bytes) {
-  Walk(request, bytes, [to](const std::byte* piece, size_t at, size_t step) { std::memcpy(to + at, piece, step); });
+  Walk(request, bytes, [to](const std::byte* from, size_t at, size_t step) { std::memcpy(to + at, from, step); });
 }
 
 void Scatter(Request* request, const void* from, size_t bytes) {
   const auto* const data = static_cast<const std::byte*>(from);
-  Walk(request, bytes, [data](std::byte* piece, size_t at, size_t step) { std::memcpy(piece, data + at, step); });
+  Walk(request, bytes, [data](std::byte* to, size_t at, size_t step) { std::memcpy(to, data + at, step); });
 }
 
 }  // namespace
 
-Request* RowTransfers::Make(std::list<Request>* list, const Route& route, uint64_t tag, const Piece* pieces,
-                            int32_t count, Listener* listener, int64_t cookie) {
+Request* RowTransfers::Make(std::list<Request>* list, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
+                            Listener* listener, int64_t cookie) {
   uint64_t slot = slots_.size();
   if (!free_.empty()) slot = free_.front().number & ((uint64_t{1} << kSlotBits) - 1);
   Request* const request = Take(list, &free_);
@@ -81,12 +81,12 @@ Request* RowTransfers::Make(std::list<Request>* list, const Route& route, uint64
   request->peer->told = false;
   request->route = route;
   request->tag = tag;
-  request->pieces = pieces;
+  request->iovs = iovs;
   request->count = count;
   request->bytes = 0;
-  for (int32_t i = 0; i < count; ++i) request->bytes += pieces[i].bytes;
+  for (int32_t i = 0; i < count; ++i) request->bytes += iovs[i].bytes;
   request->moved = 0;
-  request->piece = 0;
+  request->iov = 0;
   request->within = 0;
   request->given_up = Status::Ok();
   request->listener = listener;
@@ -136,12 +136,12 @@ void RowTransfers::Advance(Request* request, std::list<Request>* to) {
   request->list = to;
 }
 
-void RowTransfers::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+void RowTransfers::Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                         int64_t cookie) {
   Status wrong = Unreachable(route.process);
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
   Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
-  Request* const request = Make(&peer.waiting, route, tag, pieces, count, listener, cookie);
+  Request* const request = Make(&peer.waiting, route, tag, iovs, count, listener, cookie);
   if (peer.joined) Start(request);
 }
 
@@ -158,7 +158,7 @@ void RowTransfers::Start(Request* send) {
   if (whole) Gather(send, message->data.data(), send->bytes);
   if (readable) {
     const uint64_t number = parts_->incarnation ^ send->number;
-    WriteOffer(parts_->secret, number, send->lease, send->pieces, send->count, message->data.data());
+    WriteOffer(parts_->secret, number, send->lease, send->iovs, send->count, message->data.data());
     send->lease.Set(number);
   }
   Advance(send, &peer->offered);
@@ -168,12 +168,12 @@ void RowTransfers::Start(Request* send) {
   End(send, Status::Ok());
 }
 
-void RowTransfers::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+void RowTransfers::Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                            int64_t cookie) {
   Status wrong = Unreachable(route.process);
   if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
   Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
-  Request* const request = Make(&peer.receives, route, tag, pieces, count, listener, cookie);
+  Request* const request = Make(&peer.receives, route, tag, iovs, count, listener, cookie);
   if (peer.joined) Connect(*request);
   if (peer.joined && peer.readable && !peer.greeted) control_messages_->Hello(&peer);
   const auto met = std::find_if(peer.unmet.begin(), peer.unmet.end(),
@@ -243,7 +243,7 @@ void RowTransfers::Meet(Request* receive, const Arrival& arrival) {
 void RowTransfers::Read(Request* receive, const Arrival& arrival) {
   Peer* const peer = receive->peer;
   Advance(receive, &peer->reading);
-  receive->reading.Prepare(peer->addresses.read_probe, arrival.data, receive->pieces, receive->count);
+  receive->reading.Prepare(peer->addresses.read_probe, arrival.data, receive->iovs, receive->count);
   receive->offer = arrival;
   receive->offer.data = nullptr;
   receive->offer.memory = nullptr;

@@ -35,9 +35,8 @@ class RowTransfers {
                std::function<void()> wake)
       : parts_(parts), connections_(connections), control_messages_(control_messages), wake_(std::move(wake)) {}
 
-  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener, int64_t cookie);
-  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
-               int64_t cookie);
+  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener, int64_t cookie);
+  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener, int64_t cookie);
   void Cancel(const Listener* listener);
   void Drop(uint64_t tag, uint64_t mask);
 
@@ -83,7 +82,7 @@ class RowTransfers {
     Clock::time_point until;
   };
 
-  Request* Make(std::list<Request>* list, const Route& route, uint64_t tag, const Piece* pieces, int32_t count,
+  Request* Make(std::list<Request>* list, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
                 Listener* listener, int64_t cookie);
   Request* Find(uint64_t number, const std::list<Request>* list) const;
   Status Unreachable(int32_t process) const;

@@ -248,16 +248,16 @@ void UcxTransport::SendMessage(int32_t process, const void* data, size_t bytes) 
   control_messages_.Send(process, data, bytes);
 }
 
-void UcxTransport::Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+void UcxTransport::Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                         int64_t cookie) {
   Contact(route.process);
-  row_transfers_.Send(route, tag, pieces, count, listener, cookie);
+  row_transfers_.Send(route, tag, iovs, count, listener, cookie);
 }
 
-void UcxTransport::Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+void UcxTransport::Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                            int64_t cookie) {
   Contact(route.process);
-  row_transfers_.Receive(route, tag, pieces, count, listener, cookie);
+  row_transfers_.Receive(route, tag, iovs, count, listener, cookie);
 }
 
 void UcxTransport::Cancel(Listener* listener) { row_transfers_.Cancel(listener); }

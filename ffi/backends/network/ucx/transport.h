@@ -41,9 +41,9 @@ class UcxTransport final : public JobTransport, private Driven, public std::enab
   std::string Trouble(int32_t process) const override;
 
   void SendMessage(int32_t process, const void* data, size_t bytes) override;
-  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
             int64_t cookie) override;
-  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                int64_t cookie) override;
   void Cancel(Listener* listener) override;
   void Disconnect(int32_t process) override;

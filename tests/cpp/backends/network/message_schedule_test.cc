@@ -84,11 +84,11 @@ int64_t TouchAll(const MessageSchedule& schedule) {
         of_step += op.bytes;
         continue;
       }
-      const Piece& piece = schedule.pieces()[i];
-      auto* data = static_cast<std::byte*>(piece.data);
-      if (step.action == Action::kReceive) std::memset(data, 1, piece.bytes);
-      read.assign(data, data + piece.bytes);
-      of_step += static_cast<int64_t>(piece.bytes);
+      const Iov& iov = schedule.iovs()[i];
+      auto* data = static_cast<std::byte*>(iov.data);
+      if (step.action == Action::kReceive) std::memset(data, 1, iov.bytes);
+      read.assign(data, data + iov.bytes);
+      of_step += static_cast<int64_t>(iov.bytes);
     }
     CHECK_EQ(of_step, rows.bytes);
     CHECK_GT(of_step, 0);
@@ -170,8 +170,8 @@ TEST(BothEndsAgree) {
   CHECK_GT(messages, 1000);
 }
 
-// Rows that lie together are one piece, however many transfers they were.
-TEST(PiecesAreJoined) {
+// Rows that lie together are one iov, however many transfers they were.
+TEST(IovsAreJoined) {
   Setting setting(MakeTopology(2, 1), Scheduler::kFast, Owners::kServers, 1, 8, 3);
   for (int32_t p = 0; p < 2; ++p) {
     Metadata& mine = setting.layout[p];

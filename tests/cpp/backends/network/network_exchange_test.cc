@@ -15,7 +15,7 @@
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "rendezvous/process_launch.h"
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 #include "support/check.h"
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
@@ -160,8 +160,8 @@ TEST(RefusedPlanning) {
   Setting setting;
   const std::vector<int64_t> fine(6, 1), negative = {1, 1, -3, 1, 1, 1};
   PlanCalls calls(setting, [](int32_t process) {
-    return [process](const int64_t*, const std::vector<LocalTable>&, bool* anew) {
-      *anew = true;
+    return [process](const int64_t*, const std::vector<LocalTable>&, bool* made) {
+      *made = true;
       return process == 1 ? Status::Internal("no room for a plan") : Status::Ok();
     };
   });
@@ -193,8 +193,8 @@ TEST(RefusedPlanning) {
 // A process that cannot even describe what its devices bring tells the others; and so does one without a job.
 TEST(NothingToTell) {
   struct OneLaunch final : ProcessLaunch<CountsArgs> {
-    OneLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Meter> meter, int)
-        : ProcessLaunch(std::move(site), std::move(meter)) {
+    OneLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder, int)
+        : ProcessLaunch(std::move(site), std::move(recorder)) {
       throw std::bad_alloc();
     }
     void OnMet() override {}
@@ -223,8 +223,9 @@ TEST(NothingToTell) {
   counts[1] = nullptr;
   for (const int32_t process : {0, 2})
     counts[process] = setting.processes->backends[process]->OpenCounts(setting.site, plan);
-  const auto entrance = OpenRendezvous<ProcessOperation<OneLaunch, int>>(
-      setting.processes->stations[1], setting.site, "planning", std::make_shared<Meter>(setting.site, SiteKind{}), 0);
+  const auto entrance =
+      OpenRendezvous<ProcessOperation<OneLaunch, int>>(setting.processes->stations[1], setting.site, "planning",
+                                                       std::make_shared<Recorder>(setting.site, SiteKind{}), 0);
   const Outcomes without(6);
   for (const int32_t process : {0, 2}) start(2, without, process, 6);
   for (int32_t p = 0; p < 6; ++p) {

@@ -243,10 +243,10 @@ struct SlowPlan {
       ExchangeOptions own = options.exchange;
       own.plan = [going = going, begun = begun,
                   plan = PlanSlices(options.topology, options.scheduler, options.row_bytes)](
-                     const int64_t* traffic, const TakeSlices& take, bool* anew) {
+                     const int64_t* traffic, const TakeSlices& take, bool* made) {
         ++*begun;
         going.wait();
-        return plan(traffic, take, anew);
+        return plan(traffic, take, made);
       };
       exchanges.push_back(backend->OpenExchange(site, own));
     }

@@ -31,7 +31,7 @@ struct Request {
   int32_t from;
   int32_t to;
   uint64_t tag;
-  const Piece* pieces;
+  const Iov* iovs;
   int32_t count;
   Listener* listener;
   int64_t cookie;
@@ -59,13 +59,13 @@ class QueueTransport final : public Transport {
   uint64_t KeyedHash(const void*, size_t) const override { return 0; }
   std::string Describe(int32_t process) const override { return "process " + std::to_string(process); }
   void SendMessage(int32_t, const void*, size_t) override {}
-  void Send(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
             int64_t cookie) override {
-    hub_.sends.push_back({process_, route.process, tag, pieces, count, listener, cookie});
+    hub_.sends.push_back({process_, route.process, tag, iovs, count, listener, cookie});
   }
-  void Receive(const Route& route, uint64_t tag, const Piece* pieces, int32_t count, Listener* listener,
+  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                int64_t cookie) override {
-    hub_.receives.push_back({route.process, process_, tag, pieces, count, listener, cookie});
+    hub_.receives.push_back({route.process, process_, tag, iovs, count, listener, cookie});
   }
   void Cancel(Listener*) override {}
   void Disconnect(int32_t) override {}
@@ -95,16 +95,16 @@ void Move(const Request& send, const Request& receive) {
   int32_t out = 0;
   size_t skip = 0;
   for (int32_t i = 0; i < send.count; ++i) {
-    const auto* data = static_cast<const std::byte*>(send.pieces[i].data);
-    for (size_t left = send.pieces[i].bytes; left > 0;) {
+    const auto* data = static_cast<const std::byte*>(send.iovs[i].data);
+    for (size_t left = send.iovs[i].bytes; left > 0;) {
       if (!CHECK_LT(out, receive.count)) return;
-      const Piece& piece = receive.pieces[out];
-      const size_t bytes = std::min(left, piece.bytes - skip);
-      std::memcpy(static_cast<std::byte*>(piece.data) + skip, data, bytes);
+      const Iov& iov = receive.iovs[out];
+      const size_t bytes = std::min(left, iov.bytes - skip);
+      std::memcpy(static_cast<std::byte*>(iov.data) + skip, data, bytes);
       data += bytes;
       left -= bytes;
       skip += bytes;
-      if (skip == piece.bytes) {
+      if (skip == iov.bytes) {
         ++out;
         skip = 0;
       }

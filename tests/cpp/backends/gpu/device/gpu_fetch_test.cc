@@ -41,8 +41,8 @@ std::vector<int32_t> Numbered(size_t count, int32_t first) {
   return numbers;
 }
 
-// More pieces than a launch takes, some of them empty, and room for what the host writes.
-TEST(Pieces) {
+// More entries than a launch takes, some of them empty, and room for what the host writes.
+TEST(Entries) {
   const Setting setting;
   constexpr size_t kPieces = 2 * kernels::kMaxFetched + 1;
   std::vector<std::vector<int32_t>> there;

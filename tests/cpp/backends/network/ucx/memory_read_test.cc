@@ -22,10 +22,10 @@ using namespace network::ucx;
 constexpr Secret kSecret = {1, 2, 3};
 constexpr Secret kOther = {3, 2, 1};
 
-std::vector<std::byte> Written(const Lease& lease, const std::vector<Piece>& pieces, uint64_t number = 7) {
-  const auto count = static_cast<int32_t>(pieces.size());
+std::vector<std::byte> Written(const Lease& lease, const std::vector<Iov>& iovs, uint64_t number = 7) {
+  const auto count = static_cast<int32_t>(iovs.size());
   std::vector<std::byte> words(OfferWords(count) * sizeof(uint64_t));
-  WriteOffer(kSecret, number, lease, pieces.data(), count, words.data());
+  WriteOffer(kSecret, number, lease, iovs.data(), count, words.data());
   return words;
 }
 
@@ -67,20 +67,20 @@ class OtherProcess {
 
 TEST(Reading) {
   OtherMemory memory;
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i < 100; ++i) pieces.push_back({memory.rows.data() + 500 * i, 4 * (i % 7 == 0 ? 0 : 5 * i)});
+  std::vector<Iov> iovs;
+  for (size_t i = 0; i < 100; ++i) iovs.push_back({memory.rows.data() + 500 * i, 4 * (i % 7 == 0 ? 0 : 5 * i)});
   size_t bytes = 0;
   std::vector<int> expected;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    bytes += pieces[i].bytes;
-    for (size_t k = 0; k < pieces[i].bytes / 4; ++k) expected.push_back(static_cast<int>(500 * i + k));
+  for (size_t i = 0; i < iovs.size(); ++i) {
+    bytes += iovs[i].bytes;
+    for (size_t k = 0; k < iovs[i].bytes / 4; ++k) expected.push_back(static_cast<int>(500 * i + k));
   }
-  const auto words = Written(memory.lease, pieces);
+  const auto words = Written(memory.lease, iovs);
   CHECK(Reading::Genuine(kSecret, words.data(), words.size(), bytes));
   OtherProcess process(&memory);
   process.WaitUntilStopped();
   std::vector<int> into(expected.size());
-  std::vector<Piece> to = {{into.data(), 4}, {into.data() + 1, 0}, {into.data() + 1, bytes - 4}};
+  std::vector<Iov> to = {{into.data(), 4}, {into.data() + 1, 0}, {into.data() + 1, bytes - 4}};
   ReadProbe read_probe{};
   read_probe.pid = process.pid();
   Reading reading;
@@ -124,7 +124,7 @@ TEST(WhatIsGenuine) {
     damaged[i] ^= std::byte{1};
     CHECK(!Reading::Genuine(kSecret, damaged.data(), damaged.size(), 100));
   }
-  const std::vector<Piece> many(kMostPieces + 1, Piece{rows.data(), 1});
+  const std::vector<Iov> many(kMostPieces + 1, Iov{rows.data(), 1});
   const auto too_many = Written(lease, many);
   CHECK(!Reading::Genuine(kSecret, too_many.data(), too_many.size(), many.size()));
 }

@@ -39,13 +39,13 @@ class Mapping {
     while (*static_cast<volatile char*>(data_) == 0) std::this_thread::yield();
   }
   volatile char* bytes() { return static_cast<volatile char*>(data_); }
-  // `count` pieces, as rows of an operand are.
-  std::vector<Piece> Pieces(size_t count) {
-    std::vector<Piece> pieces;
+  // `count` iovs, as rows of an operand are.
+  std::vector<Iov> Iovs(size_t count) {
+    std::vector<Iov> iovs;
     for (size_t i = 0; i < count; ++i) {
-      pieces.push_back({static_cast<char*>(data_) + i * (bytes_ / count), bytes_ / count});
+      iovs.push_back({static_cast<char*>(data_) + i * (bytes_ / count), bytes_ / count});
     }
-    return pieces;
+    return iovs;
   }
 
  private:
@@ -74,14 +74,14 @@ class Stopped {
 
 // A large send is in flight, and one behind it waits for it; then one side stops, and the other gives up and
 // takes its memory away. Returns false if the large one had ended by then: this thread got no processor meanwhile.
-bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t pieces) {
+bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t iovs) {
   ConnectedRig rig(2, transports);
   Exchange(&rig, 0, 1, 1);
   Ends ends;
   Mapping data(kLarge), into(kLarge);
   std::memset(const_cast<char*>(data.bytes()), 7, kLarge);
-  rig.Send(0, 1, 2, data.Pieces(pieces), &ends, 0);
-  rig.Receive(1, 0, 2, into.Pieces(pieces), &ends, 1);
+  rig.Send(0, 1, 2, data.Iovs(iovs), &ends, 0);
+  rig.Receive(1, 0, 2, into.Iovs(iovs), &ends, 1);
   auto next = Pattern(100000, 3);
   std::vector<std::byte> into_next(next.size());
   rig.Send(0, 1, 2, Whole(&next), &ends, 2);
@@ -119,8 +119,8 @@ bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t 
   return true;
 }
 
-void TestGiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t pieces) {
-  while (!GiveUpInFlight(transports, sender_gives_up, pieces)) {
+void TestGiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t iovs) {
+  while (!GiveUpInFlight(transports, sender_gives_up, iovs)) {
   }
 }
 
@@ -217,12 +217,12 @@ void WriteText(int descriptor, const std::string& text) {
   if (!AddPeer(0, ReadText(in)).empty()) _exit(2);
   // Not destroyed, as the transport's thread may still be at work when static destructors run.
   static auto& data = *new std::vector<std::byte>(kLarge, std::byte{5});
-  static const auto& pieces = *new std::vector<Piece>(Whole(&data));
+  static const auto& iovs = *new std::vector<Iov>(Whole(&data));
   static auto& ends = *new Ends;
   transport->Post([&] {
     transport->SendMessage(0, "here", 4);
-    transport->Send({0, 0, 0}, 1, pieces.data(), 1, &ends, 0);
-    transport->Send({0, 0, 0}, 2, pieces.data(), 1, &ends, 1);
+    transport->Send({0, 0, 0}, 1, iovs.data(), 1, &ends, 0);
+    transport->Send({0, 0, 0}, 2, iovs.data(), 1, &ends, 1);
   });
   if (ReadText(in) == "exit") std::exit(0);  // with the transport open
   while (true) pause();
@@ -272,7 +272,7 @@ void TestKilled(const std::string& transports, const Child& child, const Child& 
   handler.WaitMessages(1);
   Mapping into(kLarge), other(kLarge);
   std::vector<std::byte> data(100000);
-  const auto first = into.Pieces(1), second = other.Pieces(1), third = Whole(&data);
+  const auto first = into.Iovs(1), second = other.Iovs(1), third = Whole(&data);
   KillsSender ends(child.pid);
   transport->Post([&] {
     transport->Receive({1, 0, 0}, 1, first.data(), 1, &ends, 0);
@@ -507,9 +507,9 @@ int main(int argc, char** argv) {
   for (const Child& child : children) waitpid(child.pid, nullptr, 0);
   for (const std::string transports : {"tcp", ""}) {
     const Context context("transports '" + transports + "'");
-    for (const size_t pieces : {size_t{1}, size_t{16}}) {
-      run("receiver", [&] { TestGiveUpInFlight(transports, false, pieces); });
-      run("sender", [&] { TestGiveUpInFlight(transports, true, pieces); });
+    for (const size_t iovs : {size_t{1}, size_t{16}}) {
+      run("receiver", [&] { TestGiveUpInFlight(transports, false, iovs); });
+      run("sender", [&] { TestGiveUpInFlight(transports, true, iovs); });
     }
     run("waiting", [&] { TestGiveUpWaiting(transports); });
     run("reconnections", [&] { TestManyReconnections(transports); });

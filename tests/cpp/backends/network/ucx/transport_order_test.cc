@@ -40,7 +40,7 @@ class Launch : public Ends {
   std::vector<int64_t>* const went_;  // by the transport's thread
 };
 
-// What earlier and later launches send from process 0: a long one to process 2, and to process 1. Of so many pieces,
+// What earlier and later launches send from process 0: a long one to process 2, and to process 1. Of so many iovs,
 // what goes between processes of one host goes in chunks as well.
 struct TwoLaunches {
   TwoLaunches(const std::string& transports, size_t earlier_bytes, size_t later_bytes, int32_t later_rail = 0,
@@ -89,7 +89,7 @@ struct TwoLaunches {
 
   ConnectedRig rig;
   std::vector<std::byte> data, into_earlier, into_later;
-  std::vector<Piece> from_earlier, from_later;
+  std::vector<Iov> from_earlier, from_later;
   const int32_t rail;
   std::vector<int64_t> went;
   Launch earlier, later;

@@ -183,18 +183,18 @@ void TransportRig::Message(int32_t from, int32_t to, const std::string& text) {
   On(from, [&](UcxTransport* transport) { transport->SendMessage(to, text.data(), text.size()); });
 }
 
-void TransportRig::Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends,
+void TransportRig::Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Iov>& iovs, Ends* ends,
                         int64_t cookie, int32_t rail) {
   On(from, [&](UcxTransport* transport) {
-    const std::vector<Piece>& kept = Keep(pieces);
+    const std::vector<Iov>& kept = Keep(iovs);
     transport->Send({to, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
   });
 }
 
-void TransportRig::Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends,
+void TransportRig::Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Iov>& iovs, Ends* ends,
                            int64_t cookie, int32_t rail) {
   On(to, [&](UcxTransport* transport) {
-    const std::vector<Piece>& kept = Keep(pieces);
+    const std::vector<Iov>& kept = Keep(iovs);
     transport->Receive({from, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
   });
 }
@@ -209,26 +209,26 @@ std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
   return pattern;
 }
 
-std::vector<Piece> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
+std::vector<Iov> Whole(std::vector<std::byte>* data) { return {{data->data(), data->size()}}; }
 
-std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count) {
-  std::vector<Piece> pieces;
+std::vector<Iov> Cut(std::vector<std::byte>* data, size_t bytes, int count) {
+  std::vector<Iov> iovs;
   size_t left = bytes;
   size_t at = 0;
   for (int i = 0; i < count; ++i) {
     const size_t take =
         i + 1 == count ? left
                        : std::min(left, static_cast<size_t>(i) * bytes / static_cast<size_t>(count * count / 2 + 1));
-    pieces.push_back({data->data() + at, take});
+    iovs.push_back({data->data() + at, take});
     at += take + 3;
     left -= take;
   }
-  return pieces;
+  return iovs;
 }
 
-std::string Joined(const std::vector<Piece>& pieces) {
+std::string Joined(const std::vector<Iov>& iovs) {
   std::string joined;
-  for (const Piece& piece : pieces) joined.append(static_cast<const char*>(piece.data), piece.bytes);
+  for (const Iov& iov : iovs) joined.append(static_cast<const char*>(iov.data), iov.bytes);
   return joined;
 }
 

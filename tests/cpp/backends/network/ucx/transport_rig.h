@@ -132,15 +132,15 @@ class TransportRig {
   // On the transport's thread, and waits for it.
   void On(int32_t process, const std::function<void(UcxTransport*)>& work);
   void Message(int32_t from, int32_t to, const std::string& text);
-  void Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
+  void Send(int32_t from, int32_t to, uint64_t tag, const std::vector<Iov>& iovs, Ends* ends, int64_t cookie,
             int32_t rail = 0);
-  void Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Piece>& pieces, Ends* ends, int64_t cookie,
+  void Receive(int32_t to, int32_t from, uint64_t tag, const std::vector<Iov>& iovs, Ends* ends, int64_t cookie,
                int32_t rail = 0);
 
  private:
-  const std::vector<Piece>& Keep(const std::vector<Piece>& pieces) { return kept_.emplace_back(pieces); }
+  const std::vector<Iov>& Keep(const std::vector<Iov>& iovs) { return kept_.emplace_back(iovs); }
 
-  std::deque<std::vector<Piece>> kept_;  // until the last request has ended
+  std::deque<std::vector<Iov>> kept_;  // until the last request has ended
   std::vector<std::unique_ptr<RecordingHandler>> handlers_;
   std::vector<std::shared_ptr<UcxTransport>> transports_;
 };
@@ -156,11 +156,11 @@ class ConnectedRig : public TransportRig {
 
 // Bytes that differ by seed and place.
 std::vector<std::byte> Pattern(size_t bytes, uint32_t seed);
-// All of it, as one piece.
-std::vector<Piece> Whole(std::vector<std::byte>* data);
-// `count` pieces that differ in length, some of them empty, with gaps between them.
-std::vector<Piece> Cut(std::vector<std::byte>* data, size_t bytes, int count);
-std::string Joined(const std::vector<Piece>& pieces);
+// All of it, as one iov.
+std::vector<Iov> Whole(std::vector<std::byte>* data);
+// `count` iovs that differ in length, some of them empty, with gaps between them.
+std::vector<Iov> Cut(std::vector<std::byte>* data, size_t bytes, int count);
+std::string Joined(const std::vector<Iov>& iovs);
 // Rows that go from one to the other, and arrive as they were.
 void Exchange(TransportRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t rail = 0);
 

@@ -40,16 +40,16 @@ TRANSPORT_TEST(Rows) {
   Ends ends;
   int64_t cookie = 0;
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{8192}, size_t{8193}, size_t{100000}, size_t{20000000}}) {
-    for (const int pieces : {1, 2, 40}) {
+    for (const int iovs : {1, 2, 40}) {
       for (const bool early : {false, true}) {
-        const Context context(std::to_string(bytes) + " bytes, " + std::to_string(pieces) + " pieces, receive first " +
+        const Context context(std::to_string(bytes) + " bytes, " + std::to_string(iovs) + " iovs, receive first " +
                               std::to_string(early));
         auto data = Pattern(bytes + 200, static_cast<uint32_t>(cookie));
         std::vector<std::byte> into(bytes + 200);
-        const auto from = Cut(&data, bytes, pieces);
-        const auto to = Cut(&into, bytes, 41 - pieces);
+        const auto from = Cut(&data, bytes, iovs);
+        const auto to = Cut(&into, bytes, 41 - iovs);
         const auto tag = static_cast<uint64_t>(cookie);
-        const int32_t rail = pieces % 2;
+        const int32_t rail = iovs % 2;
         if (early) rig.Receive(1, 0, tag, to, &ends, cookie + 1, rail);
         rig.Send(0, 1, tag, from, &ends, cookie, rail);
         if (!early) rig.Receive(1, 0, tag, to, &ends, cookie + 1, rail);
@@ -66,7 +66,7 @@ TRANSPORT_TEST(Rows) {
   CHECK_EQ(StateOf(&rig.transport(1)).refused, 0);
 }
 
-// What goes in chunks (of so many pieces, also between processes of one host) is said to move, to both sides.
+// What goes in chunks (of so many iovs, also between processes of one host) is said to move, to both sides.
 TRANSPORT_TEST(Moving) {
   ConnectedRig rig(2, transports);
   Ends ends;
@@ -145,7 +145,7 @@ class Journal : public Ends {
   std::vector<int64_t> written_;  // by the transport's thread
 };
 
-// Several of one tag that are asked for at once go one after the other. Of so many pieces, what goes between processes
+// Several of one tag that are asked for at once go one after the other. Of so many iovs, what goes between processes
 // of one host goes in chunks as well.
 TRANSPORT_TEST(OneAfterTheOther) {
   constexpr size_t kBytes = 2000000, kSends = 4;
@@ -153,7 +153,7 @@ TRANSPORT_TEST(OneAfterTheOther) {
   Ends ends;
   Journal journal;
   std::vector<std::vector<std::byte>> data, into(kSends, std::vector<std::byte>(kBytes));
-  std::vector<std::vector<Piece>> from;
+  std::vector<std::vector<Iov>> from;
   for (uint32_t i = 0; i < kSends; ++i) data.push_back(Pattern(kBytes + 20000, i));
   for (size_t i = 0; i < kSends; ++i) {
     from.push_back(Cut(&data[i], kBytes, 4000));
@@ -161,7 +161,7 @@ TRANSPORT_TEST(OneAfterTheOther) {
   }
   rig.Message(0, 1, "after the offers");
   rig.handler(1).WaitMessages(1);
-  std::vector<Piece> to;
+  std::vector<Iov> to;
   for (auto& each : into) to.push_back({each.data(), kBytes});
   rig.On(1, [&](UcxTransport* transport) {
     for (size_t i = 0; i < kSends; ++i) transport->Receive({0, 0, 0}, 7, &to[i], 1, &journal, static_cast<int64_t>(i));
@@ -191,7 +191,7 @@ TRANSPORT_TEST(BesideEachOther) {
     rig.Send(0, 1, tag, from_short, tag == 0 ? &others : &ends, 1);
     rig.Message(0, 1, "after the offers");
     rig.handler(1).WaitMessages(1);
-    const Piece to = Whole(&into).front(), to_short = Whole(&into_short).front();
+    const Iov to = Whole(&into).front(), to_short = Whole(&into_short).front();
     rig.On(1, [&](UcxTransport* transport) {
       transport->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
       transport->Receive({0, 0, 0}, tag, &to_short, 1, &journal, 1);

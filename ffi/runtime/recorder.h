@@ -1,6 +1,6 @@
-// Declares Meter, which collects the statistics of one call site while it runs.
-#ifndef FASTJAX_RUNTIME_METER_H_
-#define FASTJAX_RUNTIME_METER_H_
+// Declares Recorder, which collects the statistics of one call site while it runs.
+#ifndef FASTJAX_RUNTIME_RECORDER_H_
+#define FASTJAX_RUNTIME_RECORDER_H_
 
 #include <chrono>
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace fastjax {
 
 // The measurements of one exchange or planning that is in progress; empty while no statistics are collected.
 struct Launch {
-  bool metered = false;
-  bool planned = false;  // the call site has planned,
-  bool anew = false;     // and no plan had been kept for this traffic
+  bool recorded = false;
+  bool planned = false;    // the call site has planned,
+  bool plan_made = false;  // and no plan had been kept for this traffic
   int64_t planning_ns = 0;
   std::chrono::steady_clock::time_point start;
 
   // Excludes the time before this call.
   void Restart() {
-    if (metered) start = std::chrono::steady_clock::now();
+    if (recorded) start = std::chrono::steady_clock::now();
   }
 };
 
@@ -42,31 +42,31 @@ struct LaunchSummary {
 // there is none.
 LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table);
 
-// Returns plan(bool* anew), and records in `launch` how long it took.
+// Returns plan(bool* made), and records in `launch` how long it took.
 template <typename Plan>
-Status PlanMetered(const Plan& plan, Launch* launch) {
-  if (!launch->metered) return plan(&launch->anew);
+Status PlanRecorded(const Plan& plan, Launch* launch) {
+  if (!launch->recorded) return plan(&launch->plan_made);
   const auto start = std::chrono::steady_clock::now();
-  Status status = plan(&launch->anew);
+  Status status = plan(&launch->plan_made);
   const auto elapsed = std::chrono::steady_clock::now() - start;
   launch->planning_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
   launch->planned = true;
   return status;
 }
 
-class Meter {
+class Recorder {
  public:
   // Without a call site nothing is collected.
-  Meter(std::shared_ptr<const CallSite> site, SiteKind kind);
-  Meter(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
-  ~Meter();
-  Meter(const Meter&) = delete;
-  Meter& operator=(const Meter&) = delete;
+  Recorder(std::shared_ptr<const CallSite> site, SiteKind kind);
+  Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
 
   // Loads one flag, which is all that a launch costs while no statistics are collected.
   Launch Begin() const {
     Launch launch;
-    launch.metered = site_ != nullptr && Records::collecting();
+    launch.recorded = site_ != nullptr && Records::collecting();
     launch.Restart();
     return launch;
   }
@@ -88,4 +88,4 @@ class Meter {
 
 }  // namespace fastjax
 
-#endif  // FASTJAX_RUNTIME_METER_H_
+#endif  // FASTJAX_RUNTIME_RECORDER_H_

@@ -1,4 +1,4 @@
-#include "runtime/meter.h"
+#include "runtime/recorder.h"
 
 #include <numeric>
 #include <utility>
@@ -35,18 +35,18 @@ LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_
   return {sent, row_bytes, 0, view.stages(), static_cast<int32_t>(view.scheduler())};
 }
 
-Meter::Meter(std::shared_ptr<const CallSite> site, SiteKind kind)
+Recorder::Recorder(std::shared_ptr<const CallSite> site, SiteKind kind)
     : site_(std::move(site)), kind_(kind), number_(Records::NextNumber()) {}
 
-Meter::Meter(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues)
-    : Meter(std::move(site), KindOf(options, queues)) {}
+Recorder::Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues)
+    : Recorder(std::move(site), KindOf(options, queues)) {}
 
-Meter::~Meter() {
+Recorder::~Recorder() {
   if (record_ != nullptr) Records::Get().Close(record_);
 }
 
-void Meter::End(const Launch& launch, const Status& status, const LaunchSummary& summary) {
-  if (!launch.metered) return;
+void Recorder::End(const Launch& launch, const Status& status, const LaunchSummary& summary) {
+  if (!launch.recorded) return;
   const int64_t elapsed = NanosecondsSince(launch.start);
   static_cast<void>(Guarded([&] {
     Add(launch, status, summary, elapsed);
@@ -54,7 +54,7 @@ void Meter::End(const Launch& launch, const Status& status, const LaunchSummary&
   }));
 }
 
-void Meter::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {
+void Recorder::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {
   std::call_once(opened_, [this] { record_ = Records::Get().Open(number_, site_, kind_); });
   record_->Update([&](Statistics* statistics) {
     if (!status.ok()) {
@@ -74,7 +74,7 @@ void Meter::Add(const Launch& launch, const Status& status, const LaunchSummary&
     statistics->stages = summary.stages;
     statistics->scheduler = summary.scheduler;
     if (launch.planned) {
-      ++(launch.anew ? statistics->plans_made : statistics->plans_reused);
+      ++(launch.plan_made ? statistics->plans_made : statistics->plans_reused);
       statistics->planning.Add(launch.planning_ns);
     }
     if (kind_.plan != PlanSource::kNone) statistics->exchange.Add(elapsed_ns);

@@ -1,5 +1,5 @@
-// Statistics: what call sites note of their launches, and what is kept of it.
-#include "runtime/meter.h"
+// Statistics: what call sites record of their launches, and what is kept of it.
+#include "runtime/recorder.h"
 
 #include <memory>
 #include <random>
@@ -56,19 +56,19 @@ TEST(Notes) {
   table[planner::kSchedulerUsed] = static_cast<int32_t>(planner::Scheduler::kRails);
   for (const bool reverse : {false, true}) {
     Records::Get().Reset();
-    Meter meter(MakeSite(1, 2), SiteKind{PlanSource::kSelf, reverse, false});
-    for (const bool anew : {true, false, false}) {
-      Launch launch = meter.Begin();
-      CHECK(launch.metered);
-      const auto plan = [anew](bool* planned) {
-        *planned = anew;
+    Recorder recorder(MakeSite(1, 2), SiteKind{PlanSource::kSelf, reverse, false});
+    for (const bool made : {true, false, false}) {
+      Launch launch = recorder.Begin();
+      CHECK(launch.recorded);
+      const auto plan = [made](bool* planned) {
+        *planned = made;
         return Status::Ok();
       };
-      CHECK(PlanMetered(plan, &launch).ok());
-      meter.End(launch, Status::Ok(), SummaryOfPlan(sent.data(), 16, table.data()));
+      CHECK(PlanRecorded(plan, &launch).ok());
+      recorder.End(launch, Status::Ok(), SummaryOfPlan(sent.data(), 16, table.data()));
     }
-    meter.End(meter.Begin(), Status::Internal("no"), {});
-    meter.Fail();
+    recorder.End(recorder.Begin(), Status::Internal("no"), {});
+    recorder.Fail();
     const std::vector<SiteReport> reports = Records::Get().Report();
     CHECK_EQ(reports.size(), 1U);
     const Statistics& statistics = reports.front().statistics;
@@ -93,19 +93,19 @@ TEST(Notes) {
 // Launches that began while nothing was collected leave nothing, whenever they end; and the other way round.
 TEST(Switch) {
   Records::Get().Reset();
-  Meter meter(MakeSite(1, 1), SiteKind{});
+  Recorder recorder(MakeSite(1, 1), SiteKind{});
   const int64_t sent = 4;
   const LaunchSummary seen{&sent, 1};
-  const Launch before = meter.Begin();
-  CHECK(!before.metered);
+  const Launch before = recorder.Begin();
+  CHECK(!before.recorded);
   Records::Collect(true);
-  const Launch during = meter.Begin();
-  meter.End(before, Status::Ok(), seen);
+  const Launch during = recorder.Begin();
+  recorder.End(before, Status::Ok(), seen);
   CHECK(Records::Get().Report().empty());
   Records::Collect(false);
-  meter.Fail();
+  recorder.Fail();
   CHECK(Records::Get().Report().empty());
-  meter.End(during, Status::Ok(), seen);
+  recorder.End(during, Status::Ok(), seen);
   const std::vector<SiteReport> reports = Records::Get().Report();
   CHECK_EQ(reports.size(), 1U);
   CHECK_EQ(reports.front().statistics.exchanges, 1);
@@ -118,17 +118,17 @@ TEST(Switch) {
 TEST(Ended) {
   const Collecting collecting;
   constexpr size_t kMore = 5;
-  Meter first(MakeSite(1, 1), SiteKind{});
-  std::vector<std::unique_ptr<Meter>> meters;
+  Recorder first(MakeSite(1, 1), SiteKind{});
+  std::vector<std::unique_ptr<Recorder>> recorders;
   for (size_t i = 0; i < Records::kMaxEnded + kMore; ++i) {
-    meters.push_back(std::make_unique<Meter>(MakeSite(1, 1), SiteKind{}));
+    recorders.push_back(std::make_unique<Recorder>(MakeSite(1, 1), SiteKind{}));
   }
-  for (size_t i = meters.size(); i-- > 0;) meters[i]->Fail();
+  for (size_t i = recorders.size(); i-- > 0;) recorders[i]->Fail();
   first.Fail();
   std::vector<SiteReport> before = Records::Get().Report();
-  CHECK_EQ(before.size(), meters.size() + 1);
+  CHECK_EQ(before.size(), recorders.size() + 1);
   for (size_t i = 1; i < before.size(); ++i) CHECK(before[i - 1].number < before[i].number);
-  meters.clear();
+  recorders.clear();
   std::vector<SiteReport> after = Records::Get().Report();
   CHECK_EQ(after.size(), Records::kMaxEnded + 1);
   CHECK_EQ(after.front().number, before.front().number);
