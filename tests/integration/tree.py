@@ -66,8 +66,8 @@ class Case:
     Attributes:
       module: that has the layer.
       build: the layer, of the module as it is or edited.
-      edits: what changes for `fastjax.moe`, for the options that `build` chooses: no biases, dropout
-        or quantized matrices.
+      edits: what changes for `fastjax.moe`, for the options that `build` chooses: no biases, no
+        dropout, no quantized matrices.
       exchanges: calls of `jax.lax.ragged_all_to_all` in a program with gradients.
       folder: of the tree, from which Python imports.
       absent: modules that are imported and that the layer does not use; they need not be there.
