@@ -39,13 +39,19 @@ def place(source: str, edit: Edit) -> range:
     for name in edit.within.split("."):
         (scope,) = (s for s in ast.walk(ast.Module(body, [])) if getattr(s, "name", None) == name)
         body = scope.body
-    texts = list(map(ast.unparse, body))
-    first = next(i for i, text in enumerate(texts) if text.startswith(edit.first))
+    first = _find(body, edit.first, edit.within)
     start = min(s.lineno for s in [body[first], *getattr(body[first], "decorator_list", [])]) - 1
     if edit.last is None:
         return range(start, start)
-    last = next(i for i in range(first, len(body)) if texts[i].startswith(edit.last))
+    last = first + _find(body[first:], edit.last, edit.within)
     return range(start, body[last].end_lineno)
+
+
+def _find(body: list[ast.stmt], beginning: str, within: str) -> int:
+    for i, statement in enumerate(body):
+        if ast.unparse(statement).startswith(beginning):
+            return i
+    raise LookupError(f"No statement of {within} begins with {beginning!r}.")
 
 
 def apply(source: str, edits: Iterable[Edit]) -> str:
