@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.traffic import checks
 
 
 def scipy_module(name: str) -> Any:
@@ -60,17 +61,7 @@ def check_time_limit(time_limit: Any) -> Clock:
 
 def check_rows(rows: Any) -> np.ndarray:
     """Rows between servers as int64; a server sends itself none."""
-    try:
-        array = np.asarray(rows)
-    except ValueError as error:
-        raise ArgumentError(f"rows must be a matrix: {error}") from None
-    if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size:
-        raise ArgumentError(f"rows must be a square matrix, got shape {array.shape}.")
-    if not np.issubdtype(array.dtype, np.integer):
-        raise ArgumentError(f"rows must be integers (rows), got {array.dtype}.")
-    if int(array.min()) < 0:
-        i, j = np.unravel_index(int(array.argmin()), array.shape)
-        raise ArgumentError(f"rows must be 0 or more, got rows[{i}, {j}] = {array[i, j]}.")
+    array = checks.matrix("rows", rows)
     # Sums must be exact both in int64 and in the solver's floats.
     if int(array.max()) > 2**52 // len(array):
         raise ArgumentError(

@@ -28,19 +28,19 @@ def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     return float(value)
 
 
-def matrix(traffic: Any) -> np.ndarray:
-    """The traffic as an array; refuses what is not a square matrix of integers of 0 or more."""
+def matrix(name: str, value: Any) -> np.ndarray:
+    """The value as an array; refuses what is not a square matrix of integers of 0 or more."""
     try:
-        array = np.asarray(traffic)
+        array = np.asarray(value)
     except ValueError as error:
-        raise ArgumentError(f"traffic must be a matrix: {error}") from None
+        raise ArgumentError(f"{name} must be a matrix: {error}") from None
     if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size:
-        raise ArgumentError(f"traffic must be a square matrix, got shape {array.shape}.")
+        raise ArgumentError(f"{name} must be a square matrix, got shape {array.shape}.")
     if not np.issubdtype(array.dtype, np.integer):
-        raise ArgumentError(f"traffic must be integers (rows), got {array.dtype}.")
+        raise ArgumentError(f"{name} must be integers (rows), got {array.dtype}.")
     if int(array.min()) < 0:
         i, j = np.unravel_index(int(array.argmin()), array.shape)
-        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {array[i, j]}.")
+        raise ArgumentError(f"{name} must be 0 or more, got {name}[{i}, {j}] = {array[i, j]}.")
     return array
 
 

@@ -108,7 +108,7 @@ def write_matrix(path: FilePath, traffic: Any, *, row_bytes: int = 1) -> None:
       OSError: the file cannot be written.
     """
     row_bytes = checks.integer("row_bytes", row_bytes, 1)
-    matrix = checks.matrix(traffic)
+    matrix = checks.matrix("traffic", traffic)
     if int(matrix.max()) * row_bytes > _MOST_BYTES:
         i, j = np.unravel_index(int(matrix.argmax()), matrix.shape)
         raise ArgumentError(
