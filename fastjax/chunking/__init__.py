@@ -1,6 +1,6 @@
 """How long a layer of experts takes in chunks: a model of the resources that its parts occupy."""
 
-from fastjax.chunking.resources import RESOURCES, Parts, Piece, Schedule, schedule
+from fastjax.chunking.resources import RESOURCES, Parts, Schedule, Task, schedule
 from fastjax.chunking.times import (
     BACKWARD,
     CANDIDATES,
@@ -20,8 +20,8 @@ __all__ = [
     "RESOURCES",
     "LayerTimes",
     "Parts",
-    "Piece",
     "Schedule",
+    "Task",
     "fewest_of",
     "layer_time",
     "schedule",

@@ -61,7 +61,7 @@ class Parts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class Task:
     """A part of a chunk, and when it runs.
 
     Attributes:
@@ -84,11 +84,11 @@ class Schedule:
     """When everything runs.
 
     Attributes:
-      pieces: in the order in which they were ready; those that take no time are left out.
+      tasks: in the order in which they were ready; those that take no time are left out.
       total: seconds until the last one ends.
     """
 
-    pieces: tuple[Piece, ...]
+    tasks: tuple[Task, ...]
     total: float
 
     def busy(self, resource: str) -> float:
@@ -101,7 +101,7 @@ class Schedule:
             raise ArgumentError(
                 f"resource must be one of {', '.join(RESOURCES)}; got {resource!r}."
             )
-        taken = sum(_whole(p.end) - _whole(p.start) for p in self.pieces if p.resource == resource)
+        taken = sum(_whole(p.end) - _whole(p.start) for p in self.tasks if p.resource == resource)
         return taken / _IN_A_SECOND
 
 
@@ -132,7 +132,7 @@ class _Run:
         self._lasting = lasting
         self._free: dict[str, int] = dict.fromkeys(RESOURCES, 0)
         self._waiting: list[tuple[int, int, int]] = []
-        self._pieces: list[Piece] = []
+        self._tasks: list[Task] = []
         self._planned = [0] * len(lasting)
         self._last = 0
 
@@ -149,13 +149,13 @@ class _Run:
             when, chunk, part = heapq.heappop(self._waiting)
             end = self._place(when, chunk, part)
             self._follow(end, chunk, part)
-        return Schedule(tuple(self._pieces), self._last / _IN_A_SECOND)
+        return Schedule(tuple(self._tasks), self._last / _IN_A_SECOND)
 
     def _add(self, part: int, chunk: int, start: int, end: int) -> None:
         if end > start:
             name = _NAMES[part]
             times = start / _IN_A_SECOND, end / _IN_A_SECOND
-            self._pieces.append(Piece(name, _RESOURCE_OF[name], chunk, *times))
+            self._tasks.append(Task(name, _RESOURCE_OF[name], chunk, *times))
 
     def _place(self, when: int, chunk: int, part: int) -> int:
         """Runs a part as soon as its resource is free; returns its end."""
@@ -180,4 +180,4 @@ class _Run:
         heapq.heappush(self._waiting, (when, chunk, part))
 
 
-__all__ = ["RESOURCES", "Parts", "Piece", "Schedule", "schedule"]
+__all__ = ["RESOURCES", "Parts", "Schedule", "Task", "schedule"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.chunking import prices
-from fastjax.chunking.resources import RESOURCES, Parts, Piece, Schedule, schedule
+from fastjax.chunking.resources import RESOURCES, Parts, Schedule, Task, schedule
 from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
 
@@ -43,7 +43,7 @@ class LayerTimes:
     Attributes:
       chunks: how many.
       deduplicated: whether a token crosses once to each server.
-      pieces: when each part of each chunk runs; those of a backward pass follow.
+      tasks: when each part of each chunk runs; those of a backward pass follow.
       total: seconds until the last token is back, or its cotangent.
       planning: seconds that the host plans.
       network: seconds that NICs are busy.
@@ -53,7 +53,7 @@ class LayerTimes:
 
     chunks: int
     deduplicated: bool
-    pieces: tuple[Piece, ...]
+    tasks: tuple[Task, ...]
     total: float
     planning: float
     network: float
@@ -64,17 +64,17 @@ class LayerTimes:
     def of(cls, found: Schedule, chunks: int, *, deduplicated: bool) -> LayerTimes:
         """The times of a schedule."""
         busy = (found.busy(resource) for resource in RESOURCES)
-        return cls(chunks, deduplicated, found.pieces, found.total, *busy)
+        return cls(chunks, deduplicated, found.tasks, found.total, *busy)
 
     def then(self, other: LayerTimes) -> LayerTimes:
         """This, and then another pass."""
         shifted = tuple(
             dataclasses.replace(p, start=p.start + self.total, end=p.end + self.total)
-            for p in other.pieces
+            for p in other.tasks
         )
         return dataclasses.replace(
             self,
-            pieces=self.pieces + shifted,
+            tasks=self.tasks + shifted,
             total=self.total + other.total,
             planning=self.planning + other.planning,
             network=self.network + other.network,

@@ -40,7 +40,7 @@ def plot_layers(layers: Sequence[TimedLayer], ax: Axes | None = None) -> Figure:
     mpl = matplotlib()
     if not layers:
         raise ArgumentError("layers must be one or more, got none.")
-    used = {piece.resource for layer in layers for piece in layer.pieces}
+    used = {task.resource for layer in layers for task in layer.tasks}
     resources = [resource for resource in RESOURCE_NAMES if resource in used]
     place: Any = ax
     if place is None:
@@ -69,19 +69,19 @@ def in_words(layer: TimedLayer) -> str:
 def _draw(
     layer: TimedLayer, resources: list[str], top: float, colours: np.ndarray, right: float, ax: Axes
 ) -> None:
-    shown = [piece for piece in layer.pieces if piece.resource in resources]
+    shown = [task for task in layer.tasks if task.resource in resources]
     start, end = (np.array([getattr(p, name) for p in shown]) * 1e6 for name in ("start", "end"))
-    y = top + np.array([resources.index(piece.resource) for piece in shown]) + 0.07
-    colour = colours[[piece.chunk for piece in shown]]
-    back = np.array([piece.part in _BACK for piece in shown], bool)
+    y = top + np.array([resources.index(task.resource) for task in shown]) + 0.07
+    colour = colours[[task.chunk for task in shown]]
+    back = np.array([task.part in _BACK for task in shown], bool)
     colour[back, :3] = 1 - _PALE * (1 - colour[back, :3])
     if shown:
         add_boxes(ax, start, end - start, y, 0.86, colour)
-    for piece, left, length, low in zip(shown, start, end - start, y, strict=True):
+    for task, left, length, low in zip(shown, start, end - start, y, strict=True):
         if length > 0.02 * right and len(ax.texts) < _MOST_TEXTS:
             ax.text(
-                left + length / 2, low + 0.43, str(piece.chunk + 1), ha="center", va="center",
-                fontsize="x-small", color="black" if piece.part in _BACK else "white",
+                left + length / 2, low + 0.43, str(task.chunk + 1), ha="center", va="center",
+                fontsize="x-small", color="black" if task.part in _BACK else "white",
             )  # fmt: skip
     ax.text(0, top - 0.12, in_words(layer), fontsize="small", ha="left", va="bottom")
     ax.vlines(layer.total * 1e6, top, top + len(resources), color="black", lw=1)

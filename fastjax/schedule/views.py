@@ -65,8 +65,8 @@ class TimedExchange(Protocol):
     def rates(self, link: str) -> np.ndarray: ...
 
 
-class TimedPiece(Protocol):
-    """A `fastjax.chunking.Piece`, which documents the members."""
+class TimedTask(Protocol):
+    """A `fastjax.chunking.Task`, which documents the members."""
 
     @property
     def part(self) -> str: ...
@@ -88,9 +88,9 @@ class TimedLayer(Protocol):
     @property
     def deduplicated(self) -> bool: ...
     @property
-    def pieces(self) -> Sequence[TimedPiece]: ...
+    def tasks(self) -> Sequence[TimedTask]: ...
     @property
     def total(self) -> float: ...
 
 
-__all__ = ["Assumptions", "Schedule", "TimedExchange", "TimedLayer", "TimedPiece"]
+__all__ = ["Assumptions", "Schedule", "TimedExchange", "TimedLayer", "TimedTask"]

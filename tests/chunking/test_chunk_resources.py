@@ -20,7 +20,7 @@ def test_the_same_as_second_by_second(chunks):
     times, total = reference_resources.simulate([dataclasses.asdict(parts) for parts in chunks])
     found = schedule(chunks)
     assert found.total == total
-    assert {(p.part, p.chunk): (p.start, p.end) for p in found.pieces} == {
+    assert {(p.part, p.chunk): (p.start, p.end) for p in found.tasks} == {
         job: span for job, span in times.items() if span[1] > span[0]
     }
     for resource in RESOURCES:
@@ -39,7 +39,7 @@ def test_equal_exchanges_and_experts(chunks):
 def test_what_was_ready_first_goes_first():
     """The first chunk is back while the second crosses, so that it goes before the third."""
     found = schedule([Parts(out=4, experts=1, back=4)] * 3)
-    crossing = [f"{p.part} {p.chunk}" for p in found.pieces if p.resource == "network"]
+    crossing = [f"{p.part} {p.chunk}" for p in found.tasks if p.resource == "network"]
     assert crossing == ["out 0", "out 1", "back 0", "out 2", "back 1", "back 2"]
 
 

@@ -47,7 +47,7 @@ def test_deduplicated_by_hand():
     assert found.network == pytest.approx(out + back)
     assert found.inside == pytest.approx(2 * inside)
     assert found.total == pytest.approx(out + back + 2 * inside + experts + found.planning)
-    assert [p.part for p in found.pieces] == [
+    assert [p.part for p in found.tasks] == [
         "planning", "out", "copies", "experts", "sums", "back"
     ]  # fmt: skip
 
@@ -65,8 +65,8 @@ def test_a_backward_pass_follows(chunks):
     assert both.planning == forward.planning
     assert both.total == pytest.approx(forward.total + twice.total, abs=2 * forward.planning)
     assert both.total < forward.total + twice.total
-    assert len(both.pieces) == 2 * len(forward.pieces) - chunks
-    assert max(piece.end for piece in both.pieces) == both.total
+    assert len(both.tasks) == 2 * len(forward.tasks) - chunks
+    assert max(task.end for task in both.tasks) == both.total
 
 
 @given(st.integers(0, 5000), st.integers(1, 50))

@@ -1,4 +1,4 @@
-"""Pictures of layers in chunks: what is drawn is what the pieces say."""
+"""Pictures of layers in chunks: what is drawn is what the tasks say."""
 
 import matplotlib.figure
 import numpy as np
@@ -35,7 +35,7 @@ def test_resources_show_their_pieces(chunks):
     layers = [timed(parts) for parts in chunks]
     figure = plot.plot_layers(layers)
     (ax,) = figure.axes
-    used = {piece.resource for layer in layers for piece in layer.pieces}
+    used = {task.resource for layer in layers for task in layer.tasks}
     resources = [resource for resource in RESOURCE_NAMES if resource in used]
     if not resources:
         assert texts(ax) == ["nothing moves and no expert works"]
@@ -43,12 +43,12 @@ def test_resources_show_their_pieces(chunks):
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == [RESOURCE_NAMES[resource] for resource in resources] * len(layers)
     wanted = [
-        sorted((piece.start, piece.end) for piece in layer.pieces if piece.resource == resource)
+        sorted((task.start, task.end) for task in layer.tasks if task.resource == resource)
         for layer in layers
         for resource in resources
     ]
-    for line, pieces in zip(drawn(ax), wanted, strict=True):
-        assert np.array(line) == pytest.approx(np.array(pieces))
+    for line, tasks in zip(drawn(ax), wanted, strict=True):
+        assert np.array(line) == pytest.approx(np.array(tasks))
     for layer in layers:
         assert in_words(layer) in texts(ax)
 

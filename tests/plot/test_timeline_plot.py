@@ -43,25 +43,25 @@ def crosses(timeline, link):
     return timeline.messages[sent == link.startswith("scale_out")]
 
 
-def lanes_of(timeline, ax, shown):
-    """The bars of each lane, by device and link."""
+def tracks_of(timeline, ax, shown):
+    """The bars of each track, by device and link."""
     named = dict(zip(("NIC out", "NIC in", "scale-up out", "scale-up in"), LINKS, strict=True))
     labels = [label.get_text() for label in ax.get_yticklabels()]
-    drawn, lanes = bars(ax), {}
+    drawn, tracks = bars(ax), {}
     for i, (middle, name) in enumerate(zip(ax.get_yticks(), labels, strict=True)):
         device = shown[i * len(shown) // len(labels)]
-        lanes[device, named[name]] = [
+        tracks[device, named[name]] = [
             b for b in drawn if middle - 0.5 <= b[2] < b[3] <= middle + 0.5
         ]
-    assert sum(map(len, lanes.values())) == len(drawn)
-    return lanes
+    assert sum(map(len, tracks.values())) == len(drawn)
+    return tracks
 
 
 @pytest.mark.parametrize("scheduler", ["fast", "direct", "spreadout", "rails"])
 def test_bars_are_the_messages(scheduler):
     timeline = simulated(scheduler)
     ax = timeline.plot().axes[0]
-    drawn = lanes_of(timeline, ax, range(6))
+    drawn = tracks_of(timeline, ax, range(6))
     assert len(drawn) == 6 * len(LINKS)
     for (device, link), found in drawn.items():
         messages = crosses(timeline, link)
@@ -109,7 +109,7 @@ def test_many_devices_show_the_busiest_of_all_servers_in_turn():
         f"device {device}\nserver {device // 8}" for device in shown
     ]
     assert "shown: 8 of 32 devices" in ax.get_title(loc="left")
-    lanes_of(timeline, ax, shown)
+    tracks_of(timeline, ax, shown)
 
 
 def test_devices_that_are_asked_for():
@@ -120,7 +120,7 @@ def test_devices_that_are_asked_for():
         "device 2\nserver 0",
     ]
     assert "shown" not in ax.get_title(loc="left")
-    drawn = lanes_of(timeline, ax, [30, 2])
+    drawn = tracks_of(timeline, ax, [30, 2])
     assert (
         len(drawn[30, "scale_out_out"]) == (crosses(timeline, "scale_out_out")["src"] == 30).sum()
     )
@@ -213,13 +213,13 @@ spans = st.lists(
 @given(spans)
 def test_lanes_side_by_side(given_spans):
     start, end = np.array(given_spans, np.int64).reshape(-1, 2).T
-    lane, lanes = side_by_side(start, end)
-    assert (lane < lanes).all()
+    track, tracks = side_by_side(start, end)
+    assert (track < tracks).all()
     for moment in range(41):
         running = np.flatnonzero((start <= moment) & (moment < end))
-        assert len(set(lane[running].tolist())) == len(running)
-        assert len(set(lanes[running].tolist())) <= 1
-        # All that overlap have no more lanes than some moment of theirs needs.
+        assert len(set(track[running].tolist())) == len(running)
+        assert len(set(tracks[running].tolist())) <= 1
+        # All that overlap have no more tracks than some moment of theirs needs.
         if len(running):
             left, right = start[running].min(), end[running].max()
             while True:
@@ -229,4 +229,4 @@ def test_lanes_side_by_side(given_spans):
                     break
                 left, right = wider
             most = max(((start <= m) & (m < end)).sum() for m in range(left, right))
-            assert lanes[running[0]] == most
+            assert tracks[running[0]] == most

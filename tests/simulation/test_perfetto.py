@@ -67,7 +67,7 @@ def test_slices_are_the_messages(tmp_path, scheduler):
                 start, end = round(m["start"] * 1e9), round(m["end"] * 1e9)
                 title = f"{stage}{arrow} device {m[other]}"
                 wanted.append((start, end, title, PHASES[m["phase"]], int(m["rows"])))
-            lane = [
+            track = [
                 event
                 for thread, events in found.items()
                 if thread.split(",")[0] == f"device {device} {name}"
@@ -81,10 +81,10 @@ def test_slices_are_the_messages(tmp_path, scheduler):
                     e["args"]["phase"],
                     e["args"]["rows"],
                 )
-                for e in lane
+                for e in track
             ]
             assert sorted(got) == sorted(wanted)
-            for event in lane:
+            for event in track:
                 assert event["args"]["bytes"] == event["args"]["rows"] * 4096
                 speed = event["args"]["bytes"] / event["dur"] / 1e3
                 np.testing.assert_allclose(event["args"]["GB/s"], speed, rtol=1e-5)
@@ -111,9 +111,9 @@ def test_links_have_as_many_threads_as_messages_share_them(tmp_path, scheduler):
             most = max(int(((start <= m) & (m < end))[mine].sum()) for m in start[mine])
             assert most == 1 or scheduler in ("direct", "rails")
             assert most > 1 or scheduler != "direct"
-            lanes = [t for t in found if t.split(",")[0] == f"device {device} {name}"]
+            tracks = [t for t in found if t.split(",")[0] == f"device {device} {name}"]
             more = [f"device {device} {name}, {number}" for number in range(2, most + 1)]
-            assert sorted(lanes) == sorted([f"device {device} {name}", *more])
+            assert sorted(tracks) == sorted([f"device {device} {name}", *more])
 
 
 def test_servers_are_processes(tmp_path):

@@ -222,14 +222,14 @@ def predicted(work: Work, experts: Experts, timed: Sequence[Timed]) -> Timed:
 
 def _entry(timed: Timed, least: float) -> dict[str, Any]:
     times = timed.times
-    lanes = {name: getattr(times, name) for name in ("planning", "network", "inside", "experts")}
+    busy = {name: getattr(times, name) for name in ("planning", "network", "inside", "experts")}
     return {
         "deduplicated": times.deduplicated,
         "chunks": times.chunks,
         "scheduler": timed.scheduler,
         "time_us": times.total * 1e6,
         "by_best": times.total / least if least else None,
-        **{f"{name}_us": seconds * 1e6 for name, seconds in lanes.items()},
+        **{f"{name}_us": seconds * 1e6 for name, seconds in busy.items()},
     }
 
 
@@ -242,14 +242,14 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def _cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    lanes = (entry[f"{name}_us"] * 1e-6 for name in ("network", "inside", "experts"))
+    busy = (entry[f"{name}_us"] * 1e-6 for name in ("network", "inside", "experts"))
     return (
         "server" if entry["deduplicated"] else "choice",
         str(entry["chunks"]),
         entry["scheduler"],
         units.seconds(entry["time_us"] * 1e-6),
         "-" if entry["by_best"] is None else f"{entry['by_best']:.3f}",
-        *map(units.seconds, lanes),
+        *map(units.seconds, busy),
     )
 
 
