@@ -1,7 +1,7 @@
 """Exchanges that every backend must carry out: one list of checks, against numpy.
 
 `listed.CHECKS` is the list. What a check may know of a backend is in `backends`. Which backends
-there are, and what each of them cannot do, is in test_exchange_checks.py.
+there are is in exchange_jobs.py.
 """
 
 from exchange_checks import gradients, groups, indexed, mistakes, programs, values
