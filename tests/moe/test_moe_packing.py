@@ -28,9 +28,13 @@ def test_comes_back_as_it_was(dtype, width, beside, rows, seed):
     layout = Layout(width, jnp.dtype(dtype), tuple((n, np.dtype(name)) for n, name in beside))
     draw = lambda n, name: jnp.asarray(rng.integers(0, 2, (rows, n))).astype(name)  # noqa: E731
     data, others = draw(width, dtype), [draw(*each) for each in beside]
-    packed = layout.pack(data, others)
-    assert packed.shape[1] * packed.dtype.itemsize == layout.row_bytes
-    got, got_others = layout.unpack(packed)
+
+    def out_and_back(data, others):
+        packed = layout.pack(data, others)
+        assert packed.shape[1] * packed.dtype.itemsize == layout.row_bytes
+        return layout.unpack(packed)
+
+    got, got_others = jax.jit(out_and_back)(data, others)
     for one, other in zip([got, *got_others], [data, *others], strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
