@@ -20,7 +20,6 @@ PROGRAMS = {
     "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32 --rows 256",
     "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
     "simulated_cluster.py": "",
-    "endurance.py": "--exchanges 100 --programs 3 --steps 0 --jobs 0",
     "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --delay 0.001",
 }
 LONG = {
@@ -30,7 +29,7 @@ LONG = {
     "emulated_cluster overlap": f"{LAYER} --experts 4 --top-k 2 --chunks 1 2 --ratios 1 "
     "--timelines",
     "layer_memory.py": "--tokens 64 --width 64 --runs 1",
-    "endurance.py": "--exchanges 0 --steps 0 --jobs 2",
+    "endurance.py": "--exchanges 100 --programs 3 --steps 0 --jobs 2",
     "fault_matrix.py": "--only wrong",
     "emulated_cluster train": f"{TINY} --steps 1 --rounds 1 --sequences 1 --width 16 "
     "--schedulers fast --ways once:1",

@@ -106,6 +106,7 @@ def test_no_measurements_of_a_cpu_for_those_of_a_gpu(tmp_path):
     assert not file.exists() or json.loads(file.read_text())["figures"] == []
 
 
+@pytest.mark.nightly
 def test_one_that_is_stopped_leaves_what_it_had(tmp_path):
     """It is stopped while it measures exchanges: it has one measurement of those or more."""
     command = [PYTHON, ROOT / "benchmarks" / "gpu_check", *EMULATED, "--folder", tmp_path]
