@@ -17,10 +17,7 @@ SOME = [
     Scenario(("fused", "fused"), late=1.5, late_at=1),
     Scenario(("planned", "planned"), late=1.5, late_at=5, same_name=False),
     Scenario(("fused", "planned", "loop"), late=1, late_at=2, same_shape=False),
-    Scenario(
-        ("fused", "fused", "fused"), same_function=True, forgets="all", late=1, late_at=4, who=0
-    ),
-    Scenario(("loop", "loop"), forgets="all", inspects=True),
+    Scenario(("fused", "fused"), same_function=True, forgets="all", late=1, late_at=4, who=0),
     Scenario(("copies", "branch", "fused"), forgets="one", late=1, late_at=1),
     Scenario(("chunks", "layer"), forgets="all", inspects=True, late=1, late_at=4),
 ]
