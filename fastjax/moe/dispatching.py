@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,6 +148,13 @@ class Plans(NamedTuple):
     def first(self) -> jax.Array:
         """Exists after the first plan, the one that is refused."""
         return _table(self.planned[0])
+
+    def params(self, params: Any, arrangement: Arrangement) -> Any:
+        """Of all groups of a device, from those of its experts."""
+        if not jax.tree.leaves(params):
+            return params
+        copies = plan_copies(self.levelled, arrangement, self.first())
+        return params if copies is None else copies.params(params)
 
 
 def plan_dispatches(

@@ -83,8 +83,8 @@ def grouped_map(
     leaves, structure = jax.tree.flatten((rows, params, runs))
     programs, captured, leaves = _programs(function, leaves, structure, lengths(len(rows), usual))
     rows, params, runs = jax.tree.unflatten(structure, leaves)
-    of_groups, floats_of_groups, fixed_of_groups = _split(jax.tree.leaves(params))
-    shared, floats, fixed = _split(captured)
+    floats_of_groups, fixed_of_groups, of_groups = types.split(jax.tree.leaves(params))
+    floats, fixed, shared = types.split(captured)
 
     # It outlives traces in JAX's caches, so it has no traced values.
     def of_tile(
@@ -92,9 +92,9 @@ def grouped_map(
     ) -> tuple[Any, TileParams]:
         del masked
         jaxpr, consts = programs[len(rows[0])]
-        traced = iter(_joined(shared, params.shared, fixed.shared))
+        traced = iter(shared(params.shared, fixed.shared))
         consts = [next(traced) if const is _CAPTURED else const for const in consts]
-        own = _joined(of_groups, params.of_groups, fixed.of_groups)
+        own = of_groups(params.of_groups, fixed.of_groups)
         made = evaluated(ClosedJaxpr(jaxpr, consts), rows[0], *own)
         return tuple(made), TileParams((), ())
 
@@ -104,24 +104,6 @@ def grouped_map(
     mapped: Any = over_groups(of_tile, usual, (rows,), (), floats, fixed, runs)
     (result,), _ = mapped
     return result
-
-
-def _split(arrays: Iterable[jax.Array]) -> tuple[list[bool], list[jax.Array], list[jax.Array]]:
-    """Which arrays have derivatives, these, and the others."""
-    both = [(array, bool(jnp.issubdtype(array.dtype, jnp.inexact))) for array in arrays]
-    floats = [array for array, inexact in both if inexact]
-    return (
-        [inexact for _, inexact in both],
-        floats,
-        [array for array, inexact in both if not inexact],
-    )
-
-
-def _joined(
-    are_floats: Iterable[bool], floats: Iterable[jax.Array], others: Iterable[jax.Array]
-) -> list[jax.Array]:
-    floats, others = iter(floats), iter(others)
-    return [next(floats if inexact else others) for inexact in are_floats]
 
 
 def _programs(

@@ -15,17 +15,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fastjax import jax_compat
-from fastjax.moe import combining
+from fastjax.moe import combining, types
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.dispatching import send_tokens
 from fastjax.moe.linear import is_moving
 from fastjax.moe.planning_crossings import Planned
-from fastjax.moe.programs import effects as effects_of
 from fastjax.moe.transit import Token, receive
 from fastjax.moe.ways import Kept, Spread, Way, way_of
 from fastjax.traced.after import after
@@ -79,7 +76,7 @@ def run(
         their queues.
       token: of the plans.
       arrangements: of each.
-      experts: of a device, by `closed`.
+      experts: of a device, by `programs.closed`.
       params: of these, and the captured values, which stay as the experts know them: the same on
         all devices, perhaps.
     """
@@ -92,40 +89,6 @@ def run(
     values = in_reverse_mode(values._replace(params=(values.params, captured)))
     layer = _Layer(tuple(arrangements), experts)
     return list(jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest))
-
-
-def closed(
-    experts: Experts, params: Params, x: jax.Array, arrangements: Sequence[Arrangement]
-) -> tuple[Experts, Any, bool]:
-    """Experts that take params together with the traced values that they capture, and these.
-
-    And whether they have effects, collectives for instance.
-
-    A rule for derivatives would not know of the latter. There is a program for each number of rows.
-    """
-    groups = arrangements[0].experts.groups(len(arrangements[0].servers.rank_of))
-    sizes = jnp.zeros(groups, jnp.int32)
-    programs, captured, effects = {}, {}, False
-    for rows in {arrangement.experts.rows for arrangement in arrangements}:
-        example = jnp.zeros((rows, x.shape[1]), x.dtype)
-        leaves, structure = jax.tree.flatten((example, sizes, sizes, params))
-        *leaves, _ = jax_compat.vary_together([*leaves, x], arrangements[0].group.axes)
-        examples = jax.tree.unflatten(structure, leaves)
-        program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
-        programs[rows] = program, jax.tree.structure(made)
-        effects |= bool(effects_of(program))
-        captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
-
-    def converted(rows: jax.Array, *rest: Any) -> jax.Array:
-        *sizes, (params, captured) = rest
-        program, structure = programs[len(rows)]
-        traced = iter(captured[len(rows)])
-        consts = [next(traced) if isinstance(v, Tracer) else v for v in program.consts]
-        leaves = jax.tree.leaves((rows, *sizes, params))
-        made = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves)
-        return jax.tree.unflatten(structure, made)
-
-    return converted, captured, effects
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -337,10 +300,10 @@ def _forward(
     def work(chunk: int, spread: Spread, turn: Token) -> _Work:
         rows, routed = _rows(spread, turn), spread.routed
         factors = None if spread.weights is None else receive(spread.weights, turn)
-        floats, rebuilt = _split(values.params)
+        floats, others, joined = types.split(values.params)
 
         def of(rows: jax.Array, floats: Sequence[jax.Array]) -> jax.Array:
-            params = rebuilt(floats, values.params)
+            params = joined(floats, others)
             return layer.experts(rows, routed.group_sizes, routed.group_rows, params)
 
         if wanted is None:
@@ -420,27 +383,9 @@ def _backward(
             x_cts[chunk] = rows.astype(values.x[chunk].dtype) if wanted.x else None
         if wanted.weights:
             weights_cts[chunk] = way.weights_cotangent(cts[chunk], each, arrays)
-    _, rebuilt = _split(values.params)
-    return _Values(tuple(x_cts), tuple(weights_cts) or None, rebuilt(params_ct, None))
+    _, others, joined = types.split(values.params)
+    params = joined(params_ct, [None] * len(others))
+    return _Values(tuple(x_cts), tuple(weights_cts) or None, params)
 
 
-def _split(params: Params) -> tuple[list[jax.Array], Callable[..., Params]]:
-    """The arrays of params that have derivatives, and a function that puts others in their place.
-
-    That takes a list, and the params whose other arrays it leaves, or None for None instead.
-    """
-    leaves, structure = jax.tree.flatten(params)
-    inexact = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
-
-    def rebuilt(arrays: Sequence[jax.Array], like: Params) -> Params:
-        others = [None] * len(leaves) if like is None else jax.tree.leaves(like)
-        left = iter(arrays)
-        filled = [
-            next(left) if moves else other for moves, other in zip(inexact, others, strict=True)
-        ]
-        return jax.tree.unflatten(structure, filled)
-
-    return [leaf for leaf, moves in zip(leaves, inexact, strict=True) if moves], rebuilt
-
-
-__all__ = ["Chunk", "Experts", "closed", "one_chunk", "run"]
+__all__ = ["Chunk", "Experts", "one_chunk", "run"]

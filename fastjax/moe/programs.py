@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
+from fastjax.moe.arrangement import Arrangement
 
 
 def effects(program: ClosedJaxpr) -> set[Any]:
@@ -46,6 +49,46 @@ def _equations(program: ClosedJaxpr) -> Iterator[tuple[JaxprEqn, list[Any]]]:
 def _programs_in(equation: JaxprEqn) -> list[Any]:
     parts = jax.tree.leaves(list(equation.params.values()))
     return [getattr(p, "jaxpr", p) for p in parts if isinstance(p, ClosedJaxpr | Jaxpr)]
+
+
+def closed(
+    experts: Callable[..., jax.Array],
+    params: Any,
+    x: jax.Array,
+    arrangements: Sequence[Arrangement],
+) -> tuple[Callable[..., jax.Array], Any, bool]:
+    """Experts that take params together with the traced values that they capture, and these.
+
+    And whether they have effects, collectives for instance.
+
+    A rule for derivatives would not know of the latter. There is a program for each number of rows.
+    """
+    groups = arrangements[0].experts.groups(len(arrangements[0].servers.rank_of))
+    sizes = jnp.zeros(groups, jnp.int32)
+    if arrangements[0].experts.balance is not None:  # of copies, too
+        one = lambda leaf: jnp.zeros_like(leaf, shape=(groups, *jnp.shape(leaf)[1:]))  # noqa: E731
+        params = jax.tree.map(one, params)
+    programs, captured, any_effects = {}, {}, False
+    for rows in {arrangement.experts.rows for arrangement in arrangements}:
+        example = jnp.zeros((rows, x.shape[1]), x.dtype)
+        leaves, structure = jax.tree.flatten((example, sizes, sizes, params))
+        *leaves, _ = jax_compat.vary_together([*leaves, x], arrangements[0].group.axes)
+        examples = jax.tree.unflatten(structure, leaves)
+        program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
+        programs[rows] = program, jax.tree.structure(made)
+        any_effects |= bool(effects(program))
+        captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
+
+    def converted(rows: jax.Array, *rest: Any) -> jax.Array:
+        *sizes, (params, captured) = rest
+        program, structure = programs[len(rows)]
+        traced = iter(captured[len(rows)])
+        consts = [next(traced) if isinstance(v, Tracer) else v for v in program.consts]
+        leaves = jax.tree.leaves((rows, *sizes, params))
+        made = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves)
+        return jax.tree.unflatten(structure, made)
+
+    return converted, captured, any_effects
 
 
 def evaluated(program: ClosedJaxpr, *operands: Any) -> list[Any]:
@@ -94,4 +137,4 @@ def _as_traced(values: Iterable[Any], atoms: Iterable[Any]) -> bool:
     )
 
 
-__all__ = ["effects", "evaluated", "names_values"]
+__all__ = ["closed", "effects", "evaluated", "names_values"]

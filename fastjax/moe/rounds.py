@@ -3,30 +3,25 @@
 A round takes some tokens of each device with all of their choices, as a chunk does, but which ones
 is decided when the program runs, from the counts of all devices. So sums of a token do not depend
 on the rounds, and a round is planned and exchanged as any tokens are. The first is a layer's
-ordinary way. Further ones are a loop that ends where no device has tokens left: where all find room
-at first, it does nothing.
+ordinary way. Further ones are a loop (`further_rounds.py`).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import jax_compat
 from fastjax.moe import checkpoint, routing
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.dispatching import Plans, plan_dispatches
 from fastjax.moe.levelled import Levelled, deal, level
 from fastjax.moe.servers import Servers
-from fastjax.traced.after import after
 from fastjax.traced.batch_max import batch_max
 from fastjax.traced.nonnegative import look_up, permuted, quotient
-from fastjax.traced.reverse_mode import in_reverse_mode
 
 
 class Rounds(NamedTuple):
@@ -212,93 +207,4 @@ class _Round(NamedTuple):
         return Computed(self.done.rows + rows, jnp.maximum(self.done.copies, self.load.copies))
 
 
-def further(
-    rounds: Rounds,
-    of_round: Callable[[jax.Array, Any, Any], jax.Array],
-    values: Any,
-    constants: Any,
-) -> jax.Array:
-    """The results of tokens that go in further rounds, and zero for others.
-
-    Args:
-      rounds: of the tokens.
-      of_round: the results of one round, zero for tokens of others: of a mask, bool, shape
-        (tokens,), values and constants. Uses no traced values from around it.
-      values: a pytree of arrays, which may have derivatives.
-      constants: a pytree of arrays that have none.
-    """
-    leaves, structure = jax.tree.flatten(values)
-    leaves = jax_compat.vary_together(leaves, ())
-    differ = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
-    floats = [leaf for leaf, differs in zip(leaves, differ, strict=True) if differs]
-    others = [leaf for leaf, differs in zip(leaves, differ, strict=True) if not differs]
-
-    def one(number: jax.Array, floats: Sequence[jax.Array], constants: Any) -> jax.Array:
-        of_tokens, others, constants = constants
-        left, right = iter(floats), iter(others)
-        leaves = [next(left if differs else right) for differs in differ]
-        return of_round(of_tokens == number, jax.tree.unflatten(structure, leaves), constants)
-
-    constants = rounds.of_tokens, others, constants
-    with jax.named_scope("moe_round"):
-        return _summed(one, in_reverse_mode(floats), constants, rounds.number)
-
-
-@jax.custom_vjp
-def in_turn(made: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The results of further rounds, and the tokens for the first, which begins after these.
-
-    Backward it is the other way round: cotangents of further rounds begin when those of the tokens
-    are there. So the arrays of the first, which are kept for the backward pass, are never there
-    together with those of another.
-    """
-    return made, after(x, made)
-
-
-def _in_turn_forward(*operands: jax.Array) -> Any:
-    return in_turn(*operands), None
-
-
-def _in_turn_backward(_: None, cts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    made_ct, x_ct = cts
-    return after(made_ct, x_ct), x_ct
-
-
-in_turn.defvjp(_in_turn_forward, _in_turn_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _summed(function: Callable[..., Any], values: Any, constants: Any, count: jax.Array) -> Any:
-    """The sum of `function(n, values, constants)` over n from 1 on, below a count.
-
-    The derivative is another such sum, so there are derivatives of any order, and nothing is kept
-    for any n: the backward pass makes the results of each again.
-    """
-    made = jax.eval_shape(function, count, values, constants)
-    start = jax.tree.map(lambda a: jnp.zeros_like(count, a.dtype, shape=a.shape), made)
-
-    def add(n: jax.Array, total: Any) -> Any:
-        return jax.tree.map(jnp.add, total, function(n, values, constants))
-
-    return jax.lax.fori_loop(1, count, add, start)
-
-
-def _summed_forward(function: Callable[..., Any], *operands: Any) -> Any:
-    return _summed(function, *operands), operands
-
-
-def _summed_backward(function: Callable[..., Any], operands: Any, ct: Any) -> Any:
-    values, constants, count = operands
-
-    def cotangents(n: jax.Array, values: Any, constants: Any) -> Any:
-        values, ct = values
-        _, back = jax.vjp(lambda values: function(n, values, constants), values)
-        return back(ct)[0]
-
-    return _summed(cotangents, (values, ct), constants, count), None, None
-
-
-_summed.defvjp(_summed_forward, _summed_backward)
-
-
-__all__ = ["Computed", "First", "Rounds", "further", "in_turn", "plan_first"]
+__all__ = ["Computed", "First", "Rounds", "plan_first"]

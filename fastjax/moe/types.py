@@ -1,8 +1,10 @@
-"""Types of results and sums."""
+"""Types of results and sums, and which arrays have derivatives."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,3 +43,19 @@ def _at_least_32_bits(dtype: np.dtype) -> np.dtype:
     if dtype.itemsize >= 4:
         return dtype
     return np.dtype(np.float32 if jnp.issubdtype(dtype, jnp.floating) else np.int32)
+
+
+def split(arrays: Any) -> tuple[list[jax.Array], list[jax.Array], Callable[..., Any]]:
+    """The arrays of a pytree that have derivatives, the others, and how such make a pytree again.
+
+    The latter is a function of both, which keeps no arrays.
+    """
+    leaves, structure = jax.tree.flatten(arrays)
+    inexact = [bool(jnp.issubdtype(leaf.dtype, jnp.inexact)) for leaf in leaves]
+
+    def joined(floats: Iterable[Any], others: Iterable[Any]) -> Any:
+        floats, others = iter(floats), iter(others)
+        return jax.tree.unflatten(structure, [next(floats if i else others) for i in inexact])
+
+    both = [*zip(leaves, inexact, strict=True)]
+    return [leaf for leaf, i in both if i], [leaf for leaf, i in both if not i], joined

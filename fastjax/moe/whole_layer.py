@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -14,16 +13,24 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import arguments, chunk_count, padding, pipeline, replication, routing
+from fastjax.moe import (
+    arguments,
+    chunk_count,
+    padding,
+    pipeline,
+    programs,
+    replication,
+    routing,
+)
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
 from fastjax.moe.balancing import Balancing
-from fastjax.moe.dispatching import Plans, plan_dispatches
+from fastjax.moe.dispatching import Plans
+from fastjax.moe.further_rounds import arrange_further, further, in_turn
 from fastjax.moe.groups import grouped_map
 from fastjax.moe.levelled import Levelled
 from fastjax.moe.pipeline import Experts, Params
 from fastjax.moe.planning import Room, find_room
-from fastjax.moe.planning_copies import plan_copies
-from fastjax.moe.rounds import First, Rounds, further, in_turn, plan_first
+from fastjax.moe.rounds import First, plan_first
 from fastjax.moe.servers import ExchangeGroup
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -208,12 +215,11 @@ def _run(
     group = whole.group.described(f"{whole.group.spec.layer}, chunks={chunks}")
     whole = dataclasses.replace(whole, group=group)
     slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, work.options), strict=True)
-    later = _for_further(whole, arrangements, tokens, top_k)
+    later = arrange_further(whole, arrangements, tokens, top_k)
     experts, captured = work.experts, None
     if chunks > 1 or later is not None:
         every = [*arrangements] if later is None else [*arrangements, later]
-        example = jax.tree.map(functools.partial(_resized, whole), params)
-        experts, captured, effects = pipeline.closed(experts, example, x, every)
+        experts, captured, effects = programs.closed(experts, params, x, every)
         alike = jax_compat.vary_alike([x, *jax.tree.leaves(captured)])
         if later is not None and (effects or not alike):
             # Devices that do not exchange with each other may have other numbers of rounds. So a
@@ -226,13 +232,13 @@ def _run(
         ids, room, levelled = _for_chunks(expert_ids, whole)
     first = plan_first([ids[at] for at in slices], arrangements, levelled)
     plans = first.plans
-    copied = _with_copies(params, plans, whole)
+    copied = plans.params(params, whole)
     if captured is not None:
         copied = copied, captured
     made = None
     if later is not None and first.rounds is not None:
         values = x, weights, params, captured
-        made = _further(later, first.rounds, experts, ids, values)
+        made = further(later, first.rounds, experts, ids, values)
         made, x = in_turn(made, x)
     parts = [pipeline.Chunk(x[at], None if weights is None else weights[at]) for at in slices]
     result = _in_chunks(parts, plans, arrangements, experts, copied)
@@ -289,42 +295,6 @@ def _in_chunks(
         return pipeline.one_chunk(*chunks[0], plans.planned[0], arrangements[0], experts, params)
     results = pipeline.run(chunks, plans.planned, plans.token, arrangements, experts, params)
     return jnp.concatenate(results)
-
-
-def _with_copies(params: Params, plans: Plans, arrangement: Arrangement) -> Params:
-    """Params of all groups of a device."""
-    if not jax.tree.leaves(params):
-        return params
-    copies = plan_copies(plans.levelled, arrangement, plans.first())
-    return params if copies is None else copies.params(params)
-
-
-def _resized(arrangement: Arrangement, leaf: jax.Array) -> jax.Array:
-    """An array of the shape that one of params has with those of copies."""
-    if arrangement.experts.balance is None:
-        return leaf
-    leaf = jnp.asarray(leaf)
-    groups = arrangement.experts.groups(len(arrangement.servers.rank_of))
-    return jnp.zeros_like(leaf, shape=(groups, *leaf.shape[1:]))
-
-
-def _further(
-    arrangement: Arrangement,
-    rounds: Rounds,
-    experts: Experts,
-    expert_ids: jax.Array,
-    values: Any,
-) -> jax.Array:
-    """The results of tokens that go in further rounds."""
-
-    def of_round(mask: jax.Array, values: Any, expert_ids: jax.Array) -> jax.Array:
-        x, weights, params, captured = values
-        ids = jnp.where(mask[:, None], expert_ids.astype(jnp.int32), routing.UNROUTED)
-        plans = plan_dispatches([ids], [arrangement])
-        params = _with_copies(params, plans, arrangement), captured
-        return pipeline.one_chunk(x, weights, plans.planned[0], arrangement, experts, params)
-
-    return further(rounds, of_round, values, expert_ids)
 
 
 def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
@@ -414,18 +384,6 @@ def _cut(
         experts = dataclasses.replace(experts, may_drop=False)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))
     return cut
-
-
-def _for_further(
-    whole: Arrangement, arrangements: Iterable[Arrangement], tokens: int, top_k: int
-) -> Arrangement | None:
-    """How tokens of all chunks go in a further round; None where all find room in the first."""
-    rooms = [arrangement.experts for arrangement in arrangements]
-    if not any(experts.may_overflow for experts in rooms):
-        return None
-    available, devices = sum(experts.available for experts in rooms), len(whole.servers.rank_of)
-    experts = room_for(whole.experts, available, (tokens, top_k), devices, drop=False)
-    return dataclasses.replace(whole, experts=dataclasses.replace(experts, may_overflow=False))
 
 
 __all__ = ["LayerStats", "layer"]
