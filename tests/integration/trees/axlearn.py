@@ -70,8 +70,8 @@ EDITS = [
         "gate_assignment = jnp.transpose",
         "return",
         """
-        y, stat = moe.layer(expert, x, *gate_assignment, (wi_0, wi_1, wo), axis_name="expert",
-                            num_experts=cfg.num_experts, return_stats=True)
+        y, stat = moe.layer(x, *gate_assignment, (wi_0, wi_1, wo), axis_name="expert",
+                            expert_fn=expert, num_experts=cfg.num_experts, return_stats=True)
         return lax.psum_scatter(y, "model", scatter_dimension=2, tiled=True), stat.dropped[None]
         """,
     ),

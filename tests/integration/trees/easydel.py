@@ -97,7 +97,7 @@ EDITS = [
         "intermediate_output = checkpoint_name",
         """
         kernels, (weights, ids) = (wi_kernel, wu_kernel, wd_kernel), gate_logits
-        intermediate_output = moe.layer(expert, x.reshape(-1, HD), ids, weights, kernels,
+        intermediate_output = moe.layer(x.reshape(-1, HD), ids, weights, kernels, expert_fn=expert,
             num_experts=self.n_routed_experts, axis_name=expert_axis_name, replicated=True)
         """,
     ),

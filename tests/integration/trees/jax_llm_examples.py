@@ -57,7 +57,7 @@ EDITS = [
         "(b, s, d), e",
         "with jax.named_scope('experts_collective')",
         """
-        out = moe.layer(expert, x, topk_idx, topk_weights, (we_gate, we_up, we_down),
+        out = moe.layer(x, topk_idx, topk_weights, (we_gate, we_up, we_down), expert_fn=expert,
                         num_experts=cfg.moe_num_experts, axis_name=expert_axname, replicated=True)
         return jax.lax.psum(out, tensor_axname)
         """,

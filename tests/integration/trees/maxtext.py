@@ -98,8 +98,8 @@ EDITS = [
         """
         weights, ids = self.get_topk(logits, pre_bias_logits, rngs, sharded_input_ids)
         *_, lb_loss, bias_updates, _ = self.permute(x, logits, pre_bias_logits, False, rngs)
-        output = moe.layer(expert, x, ids, weights, (w0, w1, wo), num_experts=self.num_experts,
-                           axis_name=self._expert_parallelism_name)
+        output = moe.layer(x, ids, weights, (w0, w1, wo), expert_fn=expert,
+                           num_experts=self.num_experts, axis_name=self._expert_parallelism_name)
         return output, lb_loss, bias_updates
         """,
     ),

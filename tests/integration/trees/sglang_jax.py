@@ -68,7 +68,7 @@ EDITS = [
         "output = self._unpermute",
         """
         weights = w0_weights, w1_weights, wo_weights
-        output = moe.layer(self.expert, hidden_states, topk_ids, topk_weights, weights,
+        output = moe.layer(hidden_states, topk_ids, topk_weights, weights, expert_fn=self.expert,
                            num_experts=self.num_experts, axis_name="expert", replicated=True)
         """,
     ),

@@ -72,8 +72,8 @@ EDITS = [
         "outputs = jnp.einsum",
         """
         experts = ffn0_w, ffn0_gate_w, ffn1_w
-        outputs = moe.layer(expert, inputs, selected_indices, selected_weights, experts,
-                            num_experts=self.num_experts, axis_name=ep_axis)
+        outputs = moe.layer(inputs, selected_indices, selected_weights, experts,
+                            expert_fn=expert, num_experts=self.num_experts, axis_name=ep_axis)
         """,
     ),
 ]

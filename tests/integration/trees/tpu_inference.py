@@ -72,8 +72,8 @@ EDITS = [
         """
         act = modeling_flax_utils.ACT2FN[moe_instance.hidden_act]
         expert = lambda rows, w: (act(rows @ w[0]) * (rows @ w[1])) @ w[2]
-        return moe.layer(expert, x_TD, selected_experts_TX, router_weights_TX,
-            (kernel_gating, kernel_up_proj, kernel_down_proj), replicated=True,
+        return moe.layer(x_TD, selected_experts_TX, router_weights_TX,
+            (kernel_gating, kernel_up_proj, kernel_down_proj), expert_fn=expert, replicated=True,
             num_experts=moe_instance.num_local_experts, axis_name=moe_instance.expert_axis_name)
         """,
     )

@@ -80,7 +80,8 @@ EDITS = [
         "return",
         """
         expert = lambda rows, w: (jax.nn.silu(rows @ w[0]) * (rows @ w[1])) @ w[2]
-        return moe.layer(expert, x, ids, weights, params, num_experts=EXPERTS, axis_name="ep")
+        return moe.layer(x, ids, weights, params, expert_fn=expert, num_experts=EXPERTS,
+                         axis_name="ep")
         """,
     )
 ]

@@ -68,8 +68,8 @@ EDITS = [
         "final_output = jnp.einsum",
         """
         expert = lambda rows, w: (jax.nn.silu(rows @ w[0]) * (rows @ w[1])) @ w[2]
-        final_output = moe.layer(expert, inputs, indices, weights, (gate_w, up_w, down_w),
-                                 num_experts=self.num_experts, axis_name=ep_axis)
+        final_output = moe.layer(inputs, indices, weights, (gate_w, up_w, down_w),
+                                 expert_fn=expert, num_experts=self.num_experts, axis_name=ep_axis)
         """,
     )
 ]
