@@ -189,7 +189,7 @@ NIGHTLY = pytest.param(True, marks=[pytest.mark.nightly, pytest.mark.timeout(180
 
 
 @pytest.mark.parametrize("every", [False, NIGHTLY])
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.nightly), 4])
+@pytest.mark.parametrize("processes", [1, 2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_same_bits(processes, every):
     digests, values = carried_out(processes, every=every)
     x, weights, params, ct, ids = problem()

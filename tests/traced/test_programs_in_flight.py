@@ -48,7 +48,9 @@ def test_four_processes() -> None:
     fly(SOME[:2], 4, 1)
 
 
-@pytest.mark.parametrize("how", ["fails", "another", "leaves"])
+@pytest.mark.parametrize(
+    "how", ["fails", "another", pytest.param("leaves", marks=pytest.mark.nightly)]
+)
 def test_a_launch_that_one_process_skips(how: str) -> None:
     here, there = multiprocess.run(
         FILE,
