@@ -38,9 +38,9 @@ def _of_tangents(primals: Any, tangents: Any) -> Any:
 def _refuse(*_: Any, **__: Any) -> NoReturn:
     raise UnsupportedError(
         "no forward-mode derivatives (jax.jvp, jax.jacfwd, jax.hessian) of grouped_map and "
-        "grouped_dot, so of layers with a function of one expert, nor of layers in chunks or "
-        "rounds, with deduplicated tokens, or with rows of one byte. Reverse mode has those of any "
-        "order: jax.grad of jax.grad, or jax.jacrev(jax.jacrev(f)) in place of jax.hessian(f)."
+        "grouped_dot, so of layers with an expert_fn, nor of layers in chunks or rounds, with "
+        "deduplicated tokens, or with rows of one byte. Reverse mode has those of any order: "
+        "jax.grad of jax.grad, or jax.jacrev(jax.jacrev(f)) in place of jax.hessian(f)."
     )
 
 

@@ -31,7 +31,7 @@ def drawn(ax):
 
 @given(st.lists(some_parts, min_size=1, max_size=3))
 @example([[Parts()], [Parts(back=1.0)]])  # nothing moves in one of them
-def test_resources_show_their_pieces(chunks):
+def test_resources_show_their_tasks(chunks):
     layers = [timed(parts) for parts in chunks]
     figure = plot.plot_layers(layers)
     (ax,) = figure.axes

@@ -211,7 +211,7 @@ spans = st.lists(
 
 
 @given(spans)
-def test_lanes_side_by_side(given_spans):
+def test_tracks_side_by_side(given_spans):
     start, end = np.array(given_spans, np.int64).reshape(-1, 2).T
     track, tracks = side_by_side(start, end)
     assert (track < tracks).all()

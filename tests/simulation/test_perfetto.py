@@ -13,7 +13,7 @@ from pictures import timeline_of
 from fastjax import Topology, make_plan, simulate, traffic
 from fastjax.schedule.transfers import SCALE_OUT
 
-LANES = {
+TRACKS = {
     "NIC out": ("scale_out", "src", "dst", "->"),
     "NIC in": ("scale_out", "dst", "src", "<-"),
     "scale-up out": ("scale_up", "src", "dst", "->"),
@@ -58,7 +58,7 @@ def slices_of(events):
 def test_slices_are_the_messages(tmp_path, scheduler):
     timeline = simulated(scheduler)
     found = slices_of(trace_of(timeline, tmp_path))
-    for name, (kind, mine, other, arrow) in LANES.items():
+    for name, (kind, mine, other, arrow) in TRACKS.items():
         sent = (timeline.messages["phase"] == SCALE_OUT) == (kind == "scale_out")
         for device in range(12):
             wanted = []

@@ -39,7 +39,7 @@ class Lease {
 };
 
 // An offer is a message of so many words, for so many iovs.
-constexpr int32_t kMostPieces = 3800;
+constexpr int32_t kMostIovs = 3800;
 constexpr size_t OfferWords(int32_t count) { return 4 + 2 * static_cast<size_t>(count); }
 void WriteOffer(const Secret& secret, uint64_t number, const Lease& lease, const Iov* iovs, int32_t count,
                 std::byte* words);

@@ -149,7 +149,7 @@ void RowTransfers::Start(Request* send) {
   Peer* const peer = send->peer;
   const Endpoint* const endpoint = EndpointOf(*send);
   const bool whole = send->bytes <= kShort;
-  const bool readable = !whole && peer->reads && send->count <= kMostPieces;
+  const bool readable = !whole && peer->reads && send->count <= kMostIovs;
   const size_t words = readable ? OfferWords(send->count) * sizeof(uint64_t) : 0;
   Outgoing* const message = connections_->Compose(whole ? Kind::kRows : Kind::kOffer, whole ? send->bytes : words);
   message->header.tag = send->tag;

@@ -44,20 +44,20 @@ std::vector<int32_t> Numbered(size_t count, int32_t first) {
 // More entries than a launch takes, some of them empty, and room for what the host writes.
 TEST(Entries) {
   const Setting setting;
-  constexpr size_t kPieces = 2 * kernels::kMaxFetched + 1;
+  constexpr size_t kEntries = 2 * kernels::kMaxFetched + 1;
   std::vector<std::vector<int32_t>> there;
   std::vector<const int32_t*> here;
-  for (size_t i = 0; i < kPieces; ++i) {
+  for (size_t i = 0; i < kEntries; ++i) {
     there.push_back(Numbered(i % 5 == 1 ? 0 : 100 * i + 1, static_cast<int32_t>(1000 * i)));
     here.push_back(there.back().data());
   }
   Fetch fetch(setting.gpu.get());
-  for (size_t i = 0; i < kPieces; ++i) fetch.Add(&here[i], there[i].size() * sizeof(int32_t));
+  for (size_t i = 0; i < kEntries; ++i) fetch.Add(&here[i], there[i].size() * sizeof(int32_t));
   std::byte* room = nullptr;
   fetch.AddRoom(&room, 5000);
   CHECK_EQ(fetch.Run(setting.caller).message, "");
   std::memset(room, 1, 5000);
-  for (size_t i = 0; i < kPieces; ++i) {
+  for (size_t i = 0; i < kEntries; ++i) {
     CHECK(there[i].empty() || here[i] != there[i].data());
     CHECK(there[i].empty() || std::memcmp(here[i], there[i].data(), there[i].size() * sizeof(int32_t)) == 0);
   }

@@ -124,7 +124,7 @@ TEST(WhatIsGenuine) {
     damaged[i] ^= std::byte{1};
     CHECK(!Reading::Genuine(kSecret, damaged.data(), damaged.size(), 100));
   }
-  const std::vector<Iov> many(kMostPieces + 1, Iov{rows.data(), 1});
+  const std::vector<Iov> many(kMostIovs + 1, Iov{rows.data(), 1});
   const auto too_many = Written(lease, many);
   CHECK(!Reading::Genuine(kSecret, too_many.data(), too_many.size(), many.size()));
 }
