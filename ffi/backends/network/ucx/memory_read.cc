@@ -97,8 +97,7 @@ bool Reading::Genuine(const Secret& secret, const void* words, size_t length, ui
   const auto* const rest = static_cast<const std::byte*>(words) + sizeof(uint64_t);
   if (WordAt(words, 0) != KeyedHash(secret, rest, length - sizeof(uint64_t))) return false;
   const uint64_t count = WordAt(words, 3);
-  if (count > static_cast<uint64_t>(kMostIovs) ||
-      length != OfferWords(static_cast<int32_t>(count)) * sizeof(uint64_t))
+  if (count > static_cast<uint64_t>(kMostIovs) || length != OfferWords(static_cast<int32_t>(count)) * sizeof(uint64_t))
     return false;
   uint64_t sum = 0;
   for (uint64_t i = 0; i < count; ++i) sum += WordAt(words, kHead + 2 * i + 1);
