@@ -48,7 +48,7 @@ def summed(request, monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"alignment": 4, "function": all_experts},
+        {"alignment": 4, "expert_fn": None, "grouped_fn": all_experts},
         {"deduplicate": True, "chunks": 2, "buffer_factor": 0.5, "balance": True},
     ],
     ids=",".join,
