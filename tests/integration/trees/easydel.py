@@ -96,9 +96,9 @@ EDITS = [
         "batch_size, ",
         "intermediate_output = checkpoint_name",
         """
-        kernels, (weights, ids) = (wi_kernel, wu_kernel, wd_kernel), gate_logits
-        intermediate_output = moe.layer(x.reshape(-1, HD), ids, weights, kernels, expert_fn=expert,
-            num_experts=self.n_routed_experts, axis_name=expert_axis_name, replicated=True)
+        intermediate_output = moe.layer(x.reshape(-1, HD), *gate_logits[::-1],
+            (wi_kernel, wu_kernel, wd_kernel), expert_fn=expert, replicated=True,
+            num_experts=self.n_routed_experts, axis_name=expert_axis_name)
         """,
     ),
     Edit(
