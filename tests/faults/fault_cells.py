@@ -15,7 +15,7 @@ from typing import Any
 
 import fault_job
 from fault_kinds import LIVING, Fault, Link, Partition, Slow, Stranger, World
-from fault_scene import PROCESSES, VICTIM, Scene, SceneError
+from fault_scene import DEVICES, PROCESSES, VICTIM, Scene, SceneError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,8 @@ LAYER = (
     # Rows of this exchange are params of experts that devices of the server compute for, too.
     Phase("layer: metadata met of the weights of copies", "met", layer=3, balanced=True),
 )
+_OWN = range(VICTIM * DEVICES, (VICTIM + 1) * DEVICES)
+_OWN_DEVICE = rf"waited [\d.]+ s for device\(s\) ({'|'.join(map(str, _OWN))}), which did not arrive"
 # Where two are in flight, the error may be that of the other one.
 ROWS = frozenset(phase.name for phase in (*DURING[1:7], LAYER[2], LAYER[4]))
 
@@ -158,9 +160,9 @@ def _strike(cell: Cell, fault: Fault, scene: Scene, world: World, number: int) -
         fault.undo(scene, world)
     if waits:
         report = scene.report(VICTIM, f"round {number}")
-        # The time of its own devices has run on too: each may be late for the other.
-        late = "for device(s)" in (report["error"] or "")
-        cell.victim = check(cell, report, None if late else "process ", fails=fault.fails)
+        # When it goes on, the time of one of its devices may be up before the other comes.
+        own = re.search(_OWN_DEVICE, report["error"] or "") if fault.stands else None
+        cell.victim = check(cell, report, own[0] if own else "process ", fails=fault.fails)
     if not fault.stands:
         scene.go(number + 1)
     _all_right(cell, scene, number + 1)
