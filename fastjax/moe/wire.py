@@ -137,7 +137,9 @@ class Layout:
         if jnp.issubdtype(self.dtype, jnp.complexfloating):
             rows = jnp.concatenate([rows.real, rows.imag], 1)
         words = [_words_of(rows.astype(self._carrier), self._word)]
-        if self.beside:
+        # XLA's CPU compiler aborts where arrays without columns are joined (jaxlib 0.10.2).
+        beside = [array for array in beside if array.shape[1]]
+        if beside:
             octets = [_words_of(array, np.dtype(np.uint8)) for array in beside]
             columns = sum(array.shape[1] for array in octets)
             octets.append(jnp.zeros((count, -columns % self._word.itemsize), jnp.uint8))
