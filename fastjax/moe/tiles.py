@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from fastjax.moe import types
 from fastjax.traced.nonnegative import look_up, quotient_up
 
-_MANY_ROWS = 128  # products of more are hardly faster for each
-_FEW_ROWS = 64  # of a group: with more, what lies between products leaves caches if all go at once
+# Products of more are hardly faster for each row, and what lies between the products of all groups
+# at once leaves caches.
+_MANY_ROWS = 128
 _MOST_TILES = 8  # of a group of the mean size, where tiles of all groups go at once
 # Of params, which loops would copy. For fewer, a program of half the size makes up for it.
 _MANY_BYTES = 1 << 16
@@ -207,7 +208,7 @@ class _Work(NamedTuple):
         few rows, and most have some, the first tile of each goes at once, in batched products,
         which copy nothing.
         """
-        groups, few = runs.sizes.shape[0], self.mean <= _FEW_ROWS
+        groups, few = runs.sizes.shape[0], self.mean <= _MANY_ROWS
         if few and groups > 1 and _bytes_of(self.params.of_groups) > _MANY_BYTES:
             many = (runs.sizes > 0).sum() * 2 > groups
             state = runs, found
