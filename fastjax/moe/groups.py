@@ -37,10 +37,11 @@ def grouped_map(
     """Applies to each row what its group does, tile by tile: a whole expert in one go.
 
     On CPUs room without rows costs nothing, and what lies between the input and the result is never
-    larger than a tile of each group, of at most 128 rows. On other platforms all the room is
-    computed, at most an eighth of it at once if it has 1024 rows for each group. The backward pass
-    computes again. No forward-mode derivatives. A row's result depends on the row, the params
-    and all shapes, not on its place or on other rows.
+    larger than a tile of each group, of at most 128 rows. On other platforms a tile has the usual
+    rows of a group, 128 at least; one of each group is computed, however few rows there are, and
+    further ones where there are more. The backward pass computes again. No forward-mode
+    derivatives. A row's result depends on the row, the params and all shapes, and on CPUs not on
+    its place or on other rows.
 
     Args:
       function: takes rows, shape (some, width), and one group's params; returns a row for each,
@@ -80,8 +81,9 @@ def grouped_map(
         one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
         (made,) = _traced(function, rows, one).out_avals
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
+    tiles = lengths(len(rows), usual, len(group_sizes))
     leaves, structure = jax.tree.flatten((rows, params, runs))
-    programs, captured, leaves = _programs(function, leaves, structure, lengths(len(rows), usual))
+    programs, captured, leaves = _programs(function, leaves, structure, tiles)
     rows, params, runs = jax.tree.unflatten(structure, leaves)
     floats_of_groups, fixed_of_groups, of_groups = types.split(jax.tree.leaves(params))
     floats, fixed, shared = types.split(captured)
@@ -196,9 +198,9 @@ def grouped_dot(
 ) -> jax.Array:
     """`jax.lax.ragged_dot`, tile by tile.
 
-    On CPUs, JAX's multiplies every row with every group's matrix, room without rows included. This
-    does as much as there are rows. On GPUs and TPUs prefer JAX's, which has kernels of its own
-    there. Products are summed in float32 or wider. No forward-mode derivatives. See
+    On CPUs and, in JAX 0.11, on GPUs, JAX's multiplies every row with every group's matrix, room
+    without rows included. This does as much as there are rows. On TPUs prefer JAX's. Products are
+    summed in float32 or wider. No forward-mode derivatives. See
     `swap_ragged_all_to_all(ragged_dot=True)` for programs that call JAX's.
 
     Args:

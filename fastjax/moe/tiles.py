@@ -21,7 +21,7 @@ from fastjax.traced.nonnegative import look_up, quotient_up
 # Products of more are hardly faster for each row, and what lies between the products of all groups
 # at once leaves caches.
 _MANY_ROWS = 128
-_MOST_TILES = 8  # of a group of the mean size, where tiles of all groups go at once
+_PARTS = 8  # of all groups: as many tiles at once as a part has, beyond the first of each
 # Of params, which loops would copy. For fewer, a program of half the size makes up for it.
 _MANY_BYTES = 1 << 16
 
@@ -82,7 +82,7 @@ def over_groups(
       New rows, and the sums of each group and of all.
     """
     room, groups = rows[0].shape[0], runs.sizes.shape[0]
-    of_cpus, of_others = lengths(room, mean)
+    of_cpus, of_others = lengths(room, mean, groups)
     some, none = jax.tree.map(lambda a: a[:of_cpus], (rows, masked))
     made, parts = jax.eval_shape(function, some, none, _of_group(params, 0), _of_group(fixed, 0))
     zeros = functools.partial(jnp.zeros_like, rows[0])
@@ -98,7 +98,7 @@ def over_groups(
             runs,
             (results, totals),
             cpu=work(of_cpus).one_by_one,
-            default=work(of_others).in_blocks,
+            default=work(of_others).in_batches,
         )
     return results, jax.tree.map(lambda t, p: t.astype(p.dtype), totals, parts)
 
@@ -132,14 +132,15 @@ def _unzipped(both: Params) -> tuple[Params, Params]:
     return Params(of_groups, shared), Params(of_groups_ct, shared_ct)
 
 
-def lengths(room: int, mean: int) -> tuple[int, int]:
-    """Rows of a tile, on CPU devices and on others, where tiles of all groups go at once."""
-    return min(room, _length(mean, mean)), min(room, _length(mean, _MOST_TILES))
+def lengths(room: int, mean: int, groups: int) -> tuple[int, int]:
+    """Rows of a tile, so that a group of `mean` rows needs few, full ones.
 
-
-def _length(mean: int, most_tiles: int) -> int:
-    """Rows of a tile, so that a group of `mean` rows needs few, full ones, `most_tiles` at most."""
-    return -(-mean // min(most_tiles, -(-mean // _MANY_ROWS)))
+    On CPU devices it does not depend on the room, so a row has the same bits in any chunk of a
+    layer. On others it is the group's share of a room of fewer rows: long products are fast there.
+    """
+    of_cpus = -(-mean // -(-mean // _MANY_ROWS))
+    of_others = max(_MANY_ROWS, min(mean, -(-room // groups)))
+    return min(room, of_cpus), min(room, of_others)
 
 
 def _of_group(params: Params, group: jax.Array | int) -> Params:
@@ -242,18 +243,21 @@ class _Work(NamedTuple):
         found = self._at_once(runs.starts, runs.starts + first, found)
         return Runs(runs.starts + first, runs.sizes - first), found
 
-    def in_blocks(self, runs: Runs, found: Found) -> Found:
-        """As many tiles at once as there are groups, and a loop of known length over all tiles.
+    def in_batches(self, runs: Runs, found: Found) -> Found:
+        """The first tile of each group at once, and a loop over the rest, some at once.
 
-        GPUs would wait for the host to know whether a loop goes on.
+        On a GPU, a product of one tile takes hardly longer than the copy of its group's params,
+        which only the first tiles need not have; and the host waits for each turn of a loop.
         """
+        runs, found = self._first_at_once((runs, found))
+        if self.length == self.room:
+            return found
         groups = runs.sizes.shape[0]
-        most = (self.room + groups * (self.length - 1)) // self.length
-        at_once = min(groups, most)
+        at_once = -(-groups // _PARTS)
         tiles = quotient_up(runs.sizes, self.length)
         last = jnp.cumsum(tiles)
 
-        def of_block(number: jax.Array, found: Found) -> Found:
+        def of_batch(number: jax.Array, found: Found) -> Found:
             numbers = number * at_once + jnp.arange(at_once, dtype=jnp.int32)
             group = (last[:, None] <= numbers[None]).sum(0)
             group = jnp.minimum(group, groups - 1)
@@ -261,7 +265,7 @@ class _Work(NamedTuple):
             starts = start + (numbers - last_tile + own_tiles) * self.length
             return self._at_once(starts, start + size, found, group)
 
-        return jax.lax.fori_loop(0, -(-most // at_once), of_block, found)
+        return jax.lax.fori_loop(0, quotient_up(last[-1], at_once), of_batch, found)
 
     def _at_once(
         self,
