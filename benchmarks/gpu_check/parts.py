@@ -198,7 +198,7 @@ class Setup:
             *(sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT)),
             *("-o", "markers=gpu", "--import-mode=importlib", "-p", "no:cacheprovider"),
             *(*self._test_plugins(), "-ra", "-v"),
-            *(("-m", "not gpu") if self.emulated else ("-k", "not cpu")),
+            *(("-m", "not gpu") if self.emulated else ("-k", "not cpu and not emulated")),
             *("tests/gpu/test_gpu.py", "tests/test_loopback.py"),
             # Those of emulated GPUs are run by all tests, and take longer than this part may.
             *(() if self.emulated else ("tests/exchange_checks/test_exchange_checks.py",)),
