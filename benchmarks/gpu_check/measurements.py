@@ -145,7 +145,8 @@ class Record:
         self._write()
 
     def note(self, text: str) -> None:
-        self.notes.append(text)
+        if text not in self.notes:
+            self.notes.append(text)
         print(text, flush=True)
         self._write()
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CUDA = {"JAX_PLATFORMS": "cuda,cpu", "FASTJAX_FALLBACK": "error"}
 EMULATED = {"JAX_PLATFORMS": "cpu", "FASTJAX_EMULATE_GPU": "1", "FASTJAX_FALLBACK": "error"}
 # The most seconds of each, in the order of how much they are wanted.
-MEASUREMENTS = {"against_jax": 120, "exchange": 120, "planning": 80}
+MEASUREMENTS = {"against_jax": 120, "exchange": 120, "layer": 120, "planning": 80}
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 TARGETS = ("gpu_driver_test", "gpu_kernels", "nccl_smoke")
 
