@@ -198,9 +198,9 @@ def grouped_dot(
 ) -> jax.Array:
     """`jax.lax.ragged_dot`, tile by tile.
 
-    On CPUs and, in JAX 0.11, on GPUs, JAX's multiplies every row with every group's matrix, room
-    without rows included. This does as much as there are rows. On TPUs prefer JAX's. Products are
-    summed in float32 or wider. No forward-mode derivatives. See
+    On CPUs, JAX's multiplies every row with every group's matrix, room without rows included. This
+    does as much as there are rows. On TPUs prefer JAX's, which has kernels of its own there.
+    Products are summed in float32 or wider. No forward-mode derivatives. See
     `swap_ragged_all_to_all(ragged_dot=True)` for programs that call JAX's.
 
     Args:

@@ -1,9 +1,9 @@
 """Applies functions to rows of groups, tile by tile.
 
 A tile is some rows, of which a run belongs to one group. All tiles of a call have one length, which
-is known when the program is traced: that of groups that are all alike, or an equal part of it. So
-the products that a row has a part in have the same shapes wherever it lies and whatever rows there
-are, in its group or in others.
+is known when the program is traced: that of groups that are all alike, or an equal part of it. So,
+on CPUs, the products that a row has a part in have the same shapes wherever it lies and whatever
+rows there are, in its group or in others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from fastjax.moe import types
 from fastjax.traced.nonnegative import look_up, quotient_up
 
-# Products of more are hardly faster for each row, and what lies between the products of all groups
-# at once leaves caches.
+# On CPUs, products of more are hardly faster for each row, and what lies between the products of
+# all groups at once leaves caches. On GPUs, products of fewer hardly take less time.
 _MANY_ROWS = 128
 _PARTS = 8  # of all groups: as many tiles at once as a part has, beyond the first of each
 # Of params, which loops would copy. For fewer, a program of half the size makes up for it.
@@ -136,7 +136,8 @@ def lengths(room: int, mean: int, groups: int) -> tuple[int, int]:
     """Rows of a tile, so that a group of `mean` rows needs few, full ones.
 
     On CPU devices it does not depend on the room, so a row has the same bits in any chunk of a
-    layer. On others it is the group's share of a room of fewer rows: long products are fast there.
+    layer. On others it is `mean`, or the group's share of a room for fewer rows: long products are
+    fast there.
     """
     of_cpus = -(-mean // -(-mean // _MANY_ROWS))
     of_others = max(_MANY_ROWS, min(mean, -(-room // groups)))

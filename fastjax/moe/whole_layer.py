@@ -69,8 +69,8 @@ def layer(
 
     To be called inside `jax.shard_map`. Does what `dispatch`, the experts and `combine` do one
     after the other, in chunks of tokens: the experts of one chunk work while the rows of others
-    travel. Values do not depend on the number of chunks, as long as a row's result does not depend
-    on the rows beside it; gradients of params do by the order of sums only.
+    travel. On CPUs values do not depend on the number of chunks, as long as a row's result does not
+    depend on the rows beside it; gradients of params do by the order of sums only.
 
     Args:
       x: tokens of this device, shape (..., width): any number of axes in front.

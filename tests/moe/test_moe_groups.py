@@ -73,7 +73,7 @@ def test_any_sizes(sizes, spare):
     same(*both(np.random.default_rng(0), room, sizes), 1e-5)
 
 
-def blocks(patch):
+def batches(patch):
     """As for a platform that is not CPU: the same function is lowered for it, and run here."""
     patch.setattr(jax.lax, "platform_dependent", lambda *args, default, **_: default(*args))
 
@@ -83,7 +83,7 @@ def at_once(patch):
     patch.setattr(tiles, "_MANY_BYTES", 0)
 
 
-@pytest.mark.parametrize("way", [blocks, at_once])
+@pytest.mark.parametrize("way", [batches, at_once])
 @pytest.mark.parametrize(
     ("room", "sizes", "usual"),
     [
@@ -95,6 +95,7 @@ def at_once(patch):
         (50, [3, 2, 20, 4, 5], 4),
         (9, [9], None),
         (3, [0] * 5, None),
+        (1400, [300, 0, 1, 129, 260, *[5] * 12, 128, 400, 2], None),  # several of some, in batches
     ],
 )
 def test_other_ways(rng, monkeypatch, way, room, sizes, usual):
