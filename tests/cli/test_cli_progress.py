@@ -23,9 +23,3 @@ def test_the_bar_goes_before_an_error(capsys, monkeypatch):
     arguments = "simulate --generate uniform --devices 4 --servers 2 --failed-nics 0 --schedulers"
     assert main([*arguments.split(), "direct"]) == 2
     assert re.search(r"\r +\rscheduler 'direct' sends rows", capsys.readouterr().err)
-
-
-def test_no_progress_elsewhere(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    assert main(["simulate", "--generate", "uniform", "--devices", "2", "--servers", "2"]) == 0
-    assert capsys.readouterr().err == ""

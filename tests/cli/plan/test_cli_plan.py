@@ -1,7 +1,6 @@
 """The command line: plans."""
 
 import functools
-import gzip
 import os
 import re
 import subprocess
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from commands import record, run_command, value, write_trace
 
-import fastjax
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
 from fastjax.cli.plan import record as plan_record
@@ -127,14 +125,6 @@ def test_trace_folder(capsys, trace, arguments, source, rows):
     assert value(out, "rows").startswith(f"{rows} of 4 KiB, ")
 
 
-def test_trace_file_of_all_ranks(capsys, trace, tmp_path):
-    lines = "".join(path.read_text() for path in sorted(trace.iterdir()))
-    path = tmp_path / "all"
-    path.write_bytes(gzip.compress(b"\n" + lines.encode()))
-    out = run(capsys, path, "--devices", 2, "--num-experts", 2, "--servers", 2, "--row-bytes", 8)
-    assert value(out, "rows") == "20 of 8 B, 160 B in all"
-
-
 def test_nothing_to_exchange(capsys):
     out = run(capsys, "--generate uniform --devices 2 --rows 0 --servers 1")
     assert value(out, "busiest server") == "nothing to compare"
@@ -182,15 +172,11 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("--servers 2", "want a file with traffic, or --generate with a name: one of the two"),
         ("FILE --generate uniform --servers 2", "one of the two"),
         ("FILE", "want --servers, or a --preset, which says how large servers are"),
-        ("FILE --servers two", "argument --servers: invalid int value: 'two'"),
         ("FILE --servers 3", "--servers 3 does not divide 4 devices"),
-        ("FILE --servers 0", "--servers 0 does not divide 4 devices"),
         ("FILE --servers 2 --devices 8", "--devices 8, but .* is of 4 devices"),
         ("FILE --servers 2 --row-bytes 3", "column 1: 10 bytes are no whole number of rows of 3"),
         ("FILE --servers 2 --row-bytes 0", "row_bytes must be an integer"),
-        ("FILE --servers 2 --scheduler fastest", "invalid choice: 'fastest'"),
         ("FILE --servers 2 --scale-out-bandwidth 0", "scale_out_bandwidth must be bytes/s"),
-        ("FILE --servers 2 --scale-up-latency -1", "scale_up_latency must be seconds"),
         ("FILE --servers 2 --draw plan.doc", r"plan\.doc: the name of a picture must end in"),
         ("FILE --servers 2 --json FOLDER", "Is a directory"),
         ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
@@ -209,13 +195,10 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
             "--generate uniform --devices 2 --servers 2 --seed -1",
             "--seed must be 0 or more, got -1",
         ),
-        ("--generate uniform --servers 3 --devices 4", "--servers 3 does not divide 4 devices"),
         ("--generate uniform --servers 2 --devices 0", "devices must be an integer, 1 or more"),
         ("--generate uniform --servers 1 --devices 2 --rows -1", "rows must be an integer"),
         ("--generate pair-zipf --servers 1 --devices 2 --exponent 21", "exponent must be a number"),
-        ("--generate zipf --servers 1", "invalid choice: 'zipf'"),
         ("FILE --servers 2 --failed-nics 4", "--failed-nics 4: there are devices 0 to 3"),
-        ("FILE --servers 2 --failed-nics -1", "--failed-nics -1: there are devices 0 to 3"),
         ("FILE --servers 2 --failed-nics 0 1", "no working NIC in nic_bandwidths"),
         ("FILE --servers 2 --failed-nics 0 --scheduler direct", "that of device 0 has failed"),
     ],
@@ -240,16 +223,6 @@ def test_rates_of_a_preset(capsys, tmp_path):
     assert (fabric["scale_up_bandwidth"], fabric["scale_out_latency"]) == (900e9, 1e-3)
     assert fabric["preset"] == "gb200"
     assert "guessed: " in value(out, "preset")
-
-
-def test_help(capsys):
-    assert main(["plan", "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "--trace-layer" in out
-    for name in fastjax.schedulers():
-        assert name in out
-    assert main(["--help"]) == 0
-    assert "plan" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["plan", "simulate"])

@@ -140,13 +140,6 @@ def test_choices_go_where_they_are_dealt(case):
         assert rows[device].sum() == min(own, quotas[expert, device])
 
 
-def test_parts_of_the_tokens_are_dealt_alike():
-    choices = np.zeros((2, 400, 1), np.int64)
-    found = placements.devices_of(choices, np.array([[200, 600]]))
-    for part in np.split(found, 4, axis=1):
-        assert abs((part == 0).sum() - 50) <= 2
-
-
 def test_slots_have_their_experts_rows():
     slots, rows = np.array([[2, -1], [0, 1]]), np.array([[5, 6, 3, 0], [4, 0, 1, 2]])
     found = placements.dealt(slots, rows, 4)

@@ -56,13 +56,6 @@ def test_chunks_by_hand(capsys, tmp_path):
     assert found["predicted_best"] == times[True, 4]
 
 
-def test_without_experts_nothing_is_said_of_chunks(capsys, tmp_path):
-    path = tmp_path / "layer.json"
-    out = run(capsys, LAYER, PLAIN, "--json", path)
-    assert "in_chunks" not in record(path)
-    assert "experts busy" not in out
-
-
 def test_one_chunk_is_dispatch_and_combine_and_the_experts(capsys, tmp_path):
     path = tmp_path / "layer.json"
     layer = "--model mixtral-8x7b --devices 8 --servers 2 --tokens 600 --exponent 0.5"
@@ -105,13 +98,6 @@ def test_one_server(capsys, tmp_path):
     assert times[False, 1]["inside_us"] == pytest.approx(2000)
     assert times[False, 1]["network_us"] == 0
     assert found["predicted_best"]["chunks"] == 1
-
-
-def test_no_more_chunks_than_tokens(capsys, tmp_path):
-    path = tmp_path / "layer.json"
-    layer = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 2 --tokens 3"
-    run(capsys, layer, PLAIN, "--seconds-per-row 1e-6 --json", path)
-    assert sorted({count for _, count in in_chunks(path)[1]}) == [1, 2, 3]
 
 
 def test_the_picture(capsys, tmp_path):

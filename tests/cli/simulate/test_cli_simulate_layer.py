@@ -1,7 +1,6 @@
 """The command line: what dispatch and combine of a layer would cost, deduplicated and not."""
 
 import functools
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from fastjax.cli.simulate import layers
 from fastjax.cli.simulate.layer_report import Work
 from fastjax.cli.simulate.layer_source import LayerSource
 from fastjax.simulation import Fabric
-from fastjax.traffic import ROUTINGS
 
 run = functools.partial(run_command, command="simulate")
 
@@ -32,7 +30,7 @@ def test_a_layer_by_hand(capsys, tmp_path):
     """
     path = tmp_path / "layer.json"
     arguments = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
-    out = run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
+    run(capsys, arguments, PLAIN, "--schedulers direct --json", path)
     each, once = record(path)["schedulers"]
     assert each["dispatch"]["time_us"] == pytest.approx(20_000)
     assert each["combine"]["time_us"] == pytest.approx(20_000)
@@ -42,10 +40,6 @@ def test_a_layer_by_hand(capsys, tmp_path):
     assert once["dispatch"]["bytes_over_nics"] == 2_040_000
     assert each["combine"]["bytes_inside_servers"] == once["combine"]["bytes_inside_servers"] == 0
     assert record(path)["layer"]["crossing_per_token"] == {"each": 2.0, "once": 1.0}
-    assert "2.00 for a token, or deduplicated 1.00, of 1020 B out and 1000 B back" in out
-    assert record(path)["verdict"] == [
-        "By default moe.dispatch deduplicates here, which is as good, within 3%.",
-    ]
     planning = once["planning_us"]
     ways = {way["way"]: way for way in record(path)["gain"]["ways"]}
     today, forwarded, _, best = ways.values()
@@ -53,9 +47,6 @@ def test_a_layer_by_hand(capsys, tmp_path):
     assert forwarded["time_us"] == pytest.approx(20_200)
     assert best["time_us"] == pytest.approx(20_200 + planning)
     assert best["by_today"] == pytest.approx((20_200 + planning) / 40_000)
-    gains = record(path)["gain"]["verdict"]
-    assert gains[1].endswith(f"40 ms, {40_000 / (20_200 + planning):.2f} x as long.")
-    assert gains[2].startswith("That gains nothing: DeepEP's way takes at least 20.2 ms")
 
 
 def test_a_step_of_several_layers_by_hand(capsys, tmp_path):
@@ -118,20 +109,6 @@ def test_what_moves_inside_servers_follows_what_crosses(capsys, tmp_path):
     assert once["dispatch"]["bytes_inside_servers"] == 4 * 2_000_000
 
 
-def test_where_the_default_is_wrong(capsys, tmp_path):
-    """All of a token's experts are on one device of many servers, which nobody expects."""
-    arguments = "--layer --num-experts 64 --top-k 4 --groups 16 --top-groups 1 --devices 16"
-    rates = "--servers 16 --scale-out-bandwidth 50e9 --row-bytes 100 --tokens 2000 --exponent 0"
-    path = tmp_path / "layer.json"
-    out = run(capsys, arguments, rates, "--schedulers auto --json", path)
-    each, once = (entry["time_with_planning_us"] for entry in record(path)["schedulers"])
-    more, said = re.search(
-        r"here, which takes (\d+)% more: say deduplicate=(True|False)\.", out
-    ).groups()
-    assert int(more) > 3
-    assert said == str(once < each)
-
-
 def test_a_layer_of_a_trace(capsys, tmp_path):
     path, trace = tmp_path / "layer.json", write_trace(tmp_path / "trace")
     arguments = "--layer --devices 2 --num-experts 2 --servers 2 --schedulers direct --json"
@@ -167,13 +144,13 @@ def test_nothing_lands_where_a_nic_has_failed():
     ("arguments", "message"),
     [
         ("--layer --servers 2", "a layer needs --devices"),
-        ("--layer --devices 4", "want --servers, or a --preset"),
         ("--layer --devices 4 --servers 2", "needs a trace, --model, or --num-experts and --top-k"),
+        ("--layer --devices 4", "want --servers, or a --preset"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed must be 0 or more"),
+        ("TRACE --layer --devices 2 --servers 2", "a trace needs --num-experts"),
         ("--layer --devices 4 --servers 2 --top-k 2", "--num-experts and --top-k"),
-        ("--model gpt-6 --devices 4", "invalid choice: 'gpt-6'"),
         ("--top-k 2 --generate uniform --devices 4 --servers 2", "--top-k is of a layer; want --l"),
         ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
-        ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed must be 0 or more"),
         ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
         ("--model mixtral-8x7b --devices 32 --preset h200", "--devices 8 would have 1 each"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers must be from 1 to"),
@@ -181,9 +158,7 @@ def test_nothing_lands_where_a_nic_has_failed():
         ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --deduplicate --devices 2 --servers 2", "--deduplicate is of one exchange"),
-        ("TRACE --layer --devices 2 --servers 2", "a trace needs --num-experts"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
-        ("TRACE --layer --num-experts 2 --trace-step 9 --devices 2 --servers 2", "no record of"),
         ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw of a lay"),
         ("TRACE --layer --num-experts 2 --perfetto a --devices 2 --servers 2", "--perfetto is of"),
     ],
@@ -195,10 +170,3 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message
     done = capsys.readouterr()
     assert done.out == ""
     assert message in done.err, done.err
-
-
-def test_help_names_models_and_who_says_so(capsys):
-    assert main(["simulate", "--help"]) == 0
-    out = "".join(capsys.readouterr().out.split())  # lines break at hyphens too
-    for name, routing in ROUTINGS.items():
-        assert "".join(f"{name}: {routing.source}".split()) in out
