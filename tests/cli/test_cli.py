@@ -17,7 +17,9 @@ import fastjax
 from fastjax.cli import main
 from fastjax.cli.bench import command as bench
 from fastjax.cli.bench import schemes
+from fastjax.cli.environment import report
 from fastjax.cli.shared import machine, workloads
+from fastjax.cli.shared.text import as_text
 from fastjax.errors import OptionError
 
 TINY = ["--rows", "64", "--row-bytes", "64", "--rounds", "2", "--latency-rounds", "2"]
