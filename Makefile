@@ -323,30 +323,16 @@ STARTS ?= 100
 endurance: $(STAMPS)/installed $(STAMPS)/test-tools ## Check EXCHANGES exchanges between processes, STEPS steps of layers, then start and end STARTS jobs
 	env PYTHONPATH=$(ROOT)/benchmarks $(BIN)/python benchmarks/endurance.py --exchanges $(EXCHANGES) --steps $(STEPS) --jobs $(STARTS) --json build/endurance.json
 
-# ---- random plans and fuzzing: the planner, for as long as you like
+# ---- random plans: the planner, for as long as you like
 
 PLANS ?= 1000000
 SEED ?= 1
-FUZZ_SECONDS ?= 600
-FUZZ_RUNS ?= 1000000
-# libFuzzer comes with clang. Without it, the same targets run with the sanitizers of asan, on inputs changed at random.
-CLANG ?= $(firstword $(foreach name,clang++ $(addprefix clang++-,$(shell seq 24 -1 14)),$(shell command -v $(name))))
-FUZZ_PRESET = $(if $(CLANG),fuzz,asan)
-FUZZ_FLAGS = $(if $(CLANG),-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1,-runs=$(FUZZ_RUNS) -seed=$(SEED))
 
 .PHONY: million-plans
 million-plans: $(STAMPS)/build-tools ## Make and check PLANS random plans of SEED under the address sanitizer
 	$(BIN)/cmake --preset asan $(CMAKE_TOOLS) > /dev/null
 	$(BIN)/cmake --build --preset asan --target random_plans
 	build/asan/tests/cpp/planner/schedulers/random_plans $(PLANS) $(SEED) --threads $(JOBS)
-
-.PHONY: fuzz
-fuzz: $(STAMPS)/build-tools ## Fuzz the planner and its tables, FUZZ_SECONDS each; with libFuzzer where there is a clang
-	CXX=$(or $(CLANG),$(CXX)) $(BIN)/cmake --preset $(FUZZ_PRESET) $(CMAKE_TOOLS) > /dev/null
-	$(BIN)/cmake --build --preset $(FUZZ_PRESET) --target random_plans plan_fuzz table_fuzz
-	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./random_plans --corpus corpus 1000 $(SEED)
-	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./plan_fuzz $(FUZZ_FLAGS) corpus/plan_fuzz
-	cd build/$(FUZZ_PRESET)/tests/cpp/planner/schedulers && ./table_fuzz $(FUZZ_FLAGS) corpus/table_fuzz
 
 # ---- releases: a source distribution, and wheels that need no compiler
 

@@ -1,10 +1,11 @@
-// Stage tables: how many rows they can hold, and that a damaged one is refused for the right reason. What they say of
-// plans is checked by random_plans.
+// Stage tables: how many rows they can hold, and that a damaged one is refused for the right reason or safe to execute.
+// What they say of plans is checked by random_plans.
 #include "planner/table.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 namespace fastjax::test {
 namespace {
 
+using planner::Phase;
 using planner::Planner;
 using planner::Scheduler;
 using planner::TableView;
@@ -155,6 +157,67 @@ TEST(Refused) {
   refused("an entry's staging rows are out of range", true, set(received + 9, good[planner::kStagingRows]));
   refused("an entry's staging rows are out of range", true, set(received + 9, -2));
   refused("an entry's staging rows are out of range", true, set(received + 8, -2));
+}
+
+bool InRange(int64_t first, int64_t rows, int64_t limit) {
+  return first >= 0 && rows > 0 && first < limit && rows <= limit - first;
+}
+
+// What executing a table relies on: every entry joins devices of the group, this one among them, and stays inside its
+// buffers.
+void CheckSafe(const std::vector<int32_t>& words, int32_t devices, int32_t device) {
+  constexpr int64_t kRowLimit = int64_t{1} << 31;
+  const TableView table(words.data());
+  if (!CHECK_LE(UsedWords(words), static_cast<int64_t>(words.size()))) return;
+  for (int32_t peer = 0; peer < devices; ++peer) CHECK(table.sends(peer) >= 0 && table.receives(peer) >= 0);
+  for (const Transfer& entry : Entries(words)) {
+    const auto phase = static_cast<int32_t>(entry.phase);
+    CHECK(phase >= 0 && phase <= 3);
+    CHECK(entry.phase == Phase::kLocal ? entry.stage == -1 : entry.stage >= 0 && entry.stage < table.stages());
+    for (const int32_t end : {entry.src, entry.dst, entry.origin, entry.target}) CHECK(end >= 0 && end < devices);
+    CHECK(entry.src == device || entry.dst == device);
+    CHECK(InRange(entry.first_row, entry.rows, kRowLimit));
+    for (const auto& [end, row] : {std::pair{entry.src, entry.src_row}, std::pair{entry.dst, entry.dst_row}}) {
+      const int64_t limit = end == device ? table.staging_rows() : kRowLimit;
+      CHECK(row == Transfer::kInPlace || InRange(row, entry.rows, limit));
+    }
+  }
+}
+
+// Whatever words are changed, with a checksum that fits: refused, or safe to execute, as it is and turned round.
+TEST(Damaged) {
+  constexpr int32_t kRounds = 5000;
+  std::mt19937_64 random(1);
+  const Topology topology = MakeTopology(2, 4);
+  Planner plan(topology, Scheduler::kFast, 64);
+  int64_t refused = 0;
+  for (int32_t round = 0; round < kRounds; ++round) {
+    const Matrix traffic = Fill(topology, [&](int32_t, int32_t) { return random() % 3 == 0 ? 0 : random() % 9; });
+    plan.Plan(traffic.data());
+    const auto device = static_cast<int32_t>(random() % 8);
+    std::vector<int32_t> words = MakeTable(&plan, device);
+    words.resize(static_cast<size_t>(UsedWords(words)));
+    for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
+      int32_t& word = words[random() % words.size()];
+      const auto bits = static_cast<uint32_t>(word) ^ (1U << (random() % 32));
+      const int32_t values[] = {word + 1, word - 1, words[random() % words.size()], static_cast<int32_t>(bits),
+                                -1,       INT32_MAX};
+      word = values[random() % 6];
+    }
+    if (words[planner::kDevices] != 8 || words[planner::kEntries] < 0) continue;
+    if (UsedWords(words) > static_cast<int64_t>(words.size())) continue;
+    Reseal(&words);
+    if (!Check(words, 8, device).empty()) {
+      ++refused;
+      continue;
+    }
+    CheckSafe(words, 8, device);
+    planner::TransposeTable(words.data());
+    CHECK_EQ(Check(words, 8, device), "");
+    CheckSafe(words, 8, device);
+  }
+  CHECK_GT(refused, kRounds / 3);
+  CHECK_LT(refused, kRounds * 9 / 10);  // the others are what this is about
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a random problem is drawn from: an endless random sequence, or the bytes a fuzzer gives.
+// What a random problem is drawn from: an endless random sequence.
 #ifndef FASTJAX_TESTS_CPP_PLANNER_SCHEDULERS_CHOICES_H_
 #define FASTJAX_TESTS_CPP_PLANNER_SCHEDULERS_CHOICES_H_
 
@@ -9,13 +9,10 @@
 
 namespace fastjax::test {
 
-// Both kinds decode the same bytes to the same choices, so the bytes of a random problem are an input for the fuzzer.
 // Distributions of the standard library differ from one library to the next; these do not.
 class Choices {
  public:
   explicit Choices(uint64_t seed) : state_(seed) {}
-  // Zeros follow the last byte.
-  Choices(const uint8_t* data, size_t size) : data_(data), size_(size) {}
 
   // A number below n, which is positive: of as few bytes as hold it.
   int64_t Below(int64_t n) {
@@ -41,23 +38,8 @@ class Choices {
     return order;
   }
 
-  // Every byte taken from now on is added to `bytes`.
-  void RecordTo(std::vector<uint8_t>* bytes) { record_ = bytes; }
-
  private:
-  uint64_t Take(int32_t bytes) {
-    const uint64_t value = data_ == nullptr ? Random() & (~uint64_t{0} >> (64 - 8 * bytes)) : Read(bytes);
-    if (record_ != nullptr) {
-      for (int32_t i = 0; i < bytes; ++i) record_->push_back(static_cast<uint8_t>(value >> (8 * i)));
-    }
-    return value;
-  }
-
-  uint64_t Read(int32_t bytes) {
-    uint64_t value = 0;
-    for (int32_t i = 0; i < bytes && used_ < size_; ++i) value |= uint64_t{data_[used_++]} << (8 * i);
-    return value;
-  }
+  uint64_t Take(int32_t bytes) { return Random() & (~uint64_t{0} >> (64 - 8 * bytes)); }
 
   // SplitMix64, Vigna.
   uint64_t Random() {
@@ -69,10 +51,6 @@ class Choices {
   }
 
   uint64_t state_ = 0;
-  const uint8_t* data_ = nullptr;
-  size_t size_ = 0;
-  size_t used_ = 0;
-  std::vector<uint8_t>* record_ = nullptr;
 };
 
 }  // namespace fastjax::test

@@ -20,9 +20,6 @@ struct Problem {
   Case before;  // what a planner that is used again planned first
 };
 
-// Devices of the topologies that fuzzers draw, at most.
-inline constexpr int32_t kFuzzedDevices = 16;
-
 // Small topologies most of the time, none of more devices than that.
 Problem DrawProblem(planner::Scheduler scheduler, int32_t max_devices, Choices* choices);
 

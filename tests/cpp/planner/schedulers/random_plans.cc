@@ -3,15 +3,12 @@
 //   random_plans COUNT SEED [--threads N]            plans number 0 ... COUNT - 1 of SEED
 //   random_plans --replay SEED INDEX                 one of them, made smaller if it is wrong
 //   random_plans --digest COUNT SEED [--threads N]   prints one hash of all of them, and checks nothing
-//   random_plans --corpus FOLDER COUNT SEED          their inputs for plan_fuzz and table_fuzz, a file each
 //
 // A plan depends on SEED and its number only.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
@@ -30,7 +27,6 @@
 #include "problem.h"
 #include "shrink.h"
 #include "support/check.h"
-#include "support/table_checks.h"
 #include "support/transfers.h"
 
 namespace fastjax::test {
@@ -168,39 +164,10 @@ int Replay(uint64_t seed, int64_t index) {
   return 1;
 }
 
-void WriteFile(const std::filesystem::path& path, const void* data, size_t size) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
-  if (!file) {
-    std::cerr << "random_plans: cannot write " << path << "\n";
-    std::exit(1);
-  }
-}
-
-// What plan_fuzz and table_fuzz read: a byte for the scheduler and those that choices are made from; words.
-int WriteCorpus(const std::filesystem::path& folder, int64_t count, uint64_t seed) {
-  for (const char* target : {"plan_fuzz", "table_fuzz"}) std::filesystem::create_directories(folder / target);
-  for (int64_t index = 0; index < count; ++index) {
-    std::vector<uint8_t> bytes = {static_cast<uint8_t>(SchedulerOf(index))};
-    Choices choices = ChoicesOf(seed, index);
-    choices.RecordTo(&bytes);
-    const Problem problem = DrawProblem(SchedulerOf(index), kFuzzedDevices, &choices);
-    const std::string name = std::to_string(seed) + "-" + std::to_string(index);
-    WriteFile(folder / "plan_fuzz" / name, bytes.data(), bytes.size());
-    planner::Planner plan(problem.topology, problem.scheduler, problem.row_bytes);
-    plan.Plan(problem.traffic.traffic.data());
-    TableWriter table(&plan);
-    if (!table.Write(0)) continue;
-    WriteFile(folder / "table_fuzz" / name, table.words(), static_cast<size_t>(table.used()) * sizeof(int32_t));
-  }
-  return 0;
-}
-
 int Usage() {
   std::cerr << "usage: random_plans COUNT SEED [--threads N]\n"
                "       random_plans --digest COUNT SEED [--threads N]\n"
-               "       random_plans --replay SEED INDEX\n"
-               "       random_plans --corpus FOLDER COUNT SEED\n";
+               "       random_plans --replay SEED INDEX\n";
   return 2;
 }
 
@@ -218,7 +185,6 @@ int Main(std::vector<std::string> words) {
   if (mode.empty() && words.size() == 2) return CheckAll(number(0), seed(1), threads);
   if (mode == "--digest" && words.size() == 3) return PrintDigest(number(1), seed(2), threads);
   if (mode == "--replay" && words.size() == 3) return Replay(seed(1), number(2));
-  if (mode == "--corpus" && words.size() == 4) return WriteCorpus(words[1], number(2), seed(3));
   return Usage();
 }
 

@@ -26,7 +26,7 @@ void AddToTile(const Topology& topology, int32_t s, int32_t d, int64_t rows, Cho
   At(topology, traffic, i, topology.device(d, local())) += rows;
 }
 
-// Every entry by itself, of any size: what a fuzzer can steer.
+// Every entry by itself, of any size.
 Matrix Entries(const Topology& topology, Choices* choices) {
   return Fill(topology, [&](int32_t, int32_t) -> int64_t {
     const int64_t size = choices->Below(16);
@@ -187,7 +187,7 @@ Case DrawTraffic(const Topology& topology, Choices* choices) {
     }
     default: {
       const Kind kind = choices->Pick(kKinds);
-      Choices own(choices->Seed());  // so that a kind takes few of a fuzzer's bytes
+      Choices own(choices->Seed());
       return {kind.name, kind.make(topology, &own)};
     }
   }
