@@ -53,21 +53,6 @@ def test_resources_show_their_tasks(chunks):
         assert in_words(layer) in texts(ax)
 
 
-def test_what_is_said():
-    layer = timed([Parts(out=1e-3, experts=2e-3, back=1e-3)] * 2, deduplicated=False)
-    assert in_words(layer) == "a row for each choice, 2 chunks: 6,000 µs"
-    (ax,) = plot.plot_layers([layer]).axes
-    assert sorted(t for t in texts(ax) if t.isdigit()) == ["1", "1", "1", "2", "2", "2"]
-    assert "links inside" not in [label.get_text() for label in ax.get_yticklabels()]
-
-
-def test_the_way_back_is_paler():
-    (ax,) = plot.plot_layers([timed([Parts(out=1, back=1)])]).axes
-    (boxes,) = ax.collections[:1]
-    out, back = boxes.get_facecolor()[:, :3]
-    assert (back > out).all()
-
-
 def test_axes_of_ones_own():
     ax = matplotlib.figure.Figure().add_subplot()
     layer = timed([Parts(out=1)])

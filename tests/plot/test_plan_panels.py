@@ -1,7 +1,6 @@
 """The panels of `Plan.plot`: what is drawn is what the transfers say, added up one by one here."""
 
 import itertools
-import sys
 from collections import Counter
 
 import matplotlib.figure
@@ -11,7 +10,7 @@ from pictures import bars, texts
 from plan_problems import SCHEDULERS
 
 from fastjax import Topology, make_plan, traffic
-from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.errors import ArgumentError
 from fastjax.plot import PANELS
 from fastjax.plot.matrices import stage_runs
 from fastjax.plot.nics import nic_seconds
@@ -99,23 +98,6 @@ def test_matrices_are_the_stages(scheduler):
     assert texts(ax) == [str(run) for run in runs]
 
 
-def test_chunks_of_a_stage_are_one_matrix():
-    plan = make_plan(traffic.uniform(8, 2**20), Topology(2, 4), scheduler="fast", row_bytes=4096)
-    assert plan.num_stages > 1
-    (run,) = stage_runs(plan, simulate_by_barrier(plan))
-    assert str(run).startswith(f"0-{plan.num_stages - 1}: ")
-
-
-@pytest.mark.parametrize(("servers", "most"), [(26, 18), (40, 12)])
-def test_many_stages_show_the_longest(servers, most):
-    plan = plan_of("spreadout", servers, devices=1)
-    runs = stage_runs(plan, simulate_by_barrier(plan))
-    assert len(runs) > most
-    ax = panel(plan, "matrices")
-    longest = sorted(runs, key=lambda run: run.seconds)[-most:]
-    assert texts(ax) == [str(run) for run in sorted(longest, key=lambda run: run.first)]
-
-
 @pytest.mark.parametrize("name", ["tiles", "nics", "matrices"])
 def test_panels_that_have_nothing_to_show_say_so(name):
     assert texts(panel(plan_of(servers=1), name)) == ["nothing crosses servers"]
@@ -152,16 +134,10 @@ def test_axes_for_other_panels():
 @pytest.mark.parametrize(
     ("scheduler", "servers", "devices"),
     [
-        *(("fast", *shape) for shape in [(1, 1), (2, 1), (13, 1)]),
+        *(("fast", *shape) for shape in [(1, 1), (2, 1), (13, 1), (40, 4)]),
         *((scheduler, 4, 2) for scheduler in SCHEDULERS),
     ],
 )
 def test_every_shape_can_be_drawn(tmp_path, scheduler, servers, devices):
     plan_of(scheduler, servers, devices).plot(PANELS).savefig(tmp_path / "plan.png", dpi=40)
     assert (tmp_path / "plan.png").stat().st_size
-
-
-def test_matplotlib_is_needed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.collections", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'fastjax\[plot\]'"):
-        plan_of().plot()

@@ -15,7 +15,7 @@ from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.plot import draw_plan, plot_plan
 from fastjax.plot.stages import shares_of, spans_of
 from fastjax.schedule.flows import simulate_by_barrier
-from fastjax.schedule.transfers import PHASES, REDISTRIBUTE, SCALE_OUT
+from fastjax.schedule.transfers import PHASES, REDISTRIBUTE
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -54,43 +54,10 @@ def test_shares_and_spans_of_every_stage(scheduler, problem):
             assert last == timeline.messages["end"][chosen].max(initial=0)
 
 
-def test_bars_are_the_stages():
-    plan = make_plan(
-        traffic.pair_zipf(12, 500, seed=2), Topology(3, 4), scheduler="fast", row_bytes=4096
-    )
-    figure = plot_plan(plan)
-    drawn, flows = bars(figure.axes[1]), simulate_by_barrier(plan)
-    for phase in PHASES:
-        shares = shares_of(plan, flows, phase)
-        edges = (shares.start * 1e6, shares.end * 1e6, shares.server)
-        for begin, end, server in zip(*edges, strict=True):
-            fits = [np.allclose(b[:2], (begin, end)) and int(b[2]) == server for b in drawn]
-            drawn.pop(fits.index(True))
-    assert drawn == []
-    title = figure.get_suptitle()
-    assert f"fast: 3 x 4 devices, {plan.num_stages} stages" in title
-    assert f"{plan.predicted_time() / plan.lower_bound():.2f} x the lower bound" in title
-
-
 def test_heat_map_is_the_traffic():
     matrix = traffic.expert_popularity(8, 300)
     left = plot_plan(make_plan(matrix, Topology(2, 4))).axes[0]
     np.testing.assert_array_equal(left.images[0].get_array(), matrix)
-
-
-def test_many_servers_have_one_lane_each_and_two_for_what_moves_inside():
-    matrix = traffic.pair_zipf(160, 64)
-    plan = make_plan(matrix, Topology(40, 4), scheduler="fast", row_bytes=2**20)
-    left, right = plot_plan(plan).axes[:2]
-    blocks = matrix.reshape(40, 4, 40, 4).sum(axis=(1, 3))
-    np.testing.assert_array_equal(left.images[0].get_array(), blocks)
-    flows, drawn = simulate_by_barrier(plan), bars(right)
-    assert {int(np.floor(bar[2])) for bar in drawn} == {-2, *range(40), 41}
-    between = [bar for bar in drawn if 0 <= bar[2] < 40]
-    assert len(between) == len(shares_of(plan, flows, SCALE_OUT).stage)
-    inside = [bar[:2] for bar in drawn if bar[2] > 40]
-    spans = np.array(spans_of(plan, flows, REDISTRIBUTE)) * 1e6
-    np.testing.assert_allclose(inside, spans.T, atol=1e-6)
 
 
 def test_local_rows_that_do_not_fit_beside_the_stages():
@@ -123,15 +90,6 @@ def test_axes_of_ones_own():
     assert len(axes[0].images) == 1
     assert bars(axes[1])
     assert figure.get_suptitle() == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "start"), [("plan.png", b"\x89PNG"), ("plan.PDF", b"%PDF"), ("plan.svg", b"<?xml")]
-)
-def test_files_are_of_the_type_of_their_name(tmp_path, name, start):
-    plan = make_plan(traffic.uniform(4, 100), Topology(2, 2))
-    draw_plan(plan, tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(start)
 
 
 @pytest.mark.parametrize("name", ["plan", "plan.doc", ".png"])
