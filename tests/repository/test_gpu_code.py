@@ -4,24 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from gpu_code import Kernel, kernel_name, loads_before_stores, unpack
-
-CUDA_NAME = "_ZN7fastjax7kernels7RunBodyILi256ENS0_38_GLOBAL__N__bdabed8d_6_gpu_cc_16ff107c"
-
-
-@pytest.mark.parametrize(
-    ("mangled", "name"),
-    [
-        ("_ZN7fastjax7kernels7RunBodyILi256ENS0_12_GLOBAL__N_18MoveBodyEEEvT0_", "MoveBody"),
-        (f"{CUDA_NAME}11MoveFewBodyEEEvT0_", "MoveFewBody"),
-        (f"{CUDA_NAME}7SumBodyINS0_4BF16EEEEEvT0_", "SumBody<BF16>"),
-        (f"{CUDA_NAME}14IndexedSumBodyINS0_4BF16ENS0_3F32EEEEEvT0_", "IndexedSumBody<BF16, F32>"),
-        (f"{CUDA_NAME}14IndexedSumBodyINS0_3F64ES4_EEEEvT0_", "IndexedSumBody<F64, F64>"),
-        ("_Z5otherv", "_Z5otherv"),
-    ],
-)
-def test_names(mangled: str, name: str):
-    assert kernel_name(mangled) == name
+from gpu_code import Kernel, loads_before_stores
 
 
 def loads(text: str) -> list[int]:
@@ -57,27 +40,6 @@ def test_loads_that_are_waited_for():
 def test_other_loads_and_stores_do_not_count():
     assert loads("LDG.E.64 R8, [R2.64]\nSTG.E.64 [R6.64], R8") == []
     assert loads("LDC.128 R8, c[0x0][0x10]\nSTG.E.128 [R6.64], R8") == []
-
-
-@pytest.mark.parametrize(
-    ("data", "value"),
-    [
-        (b"\x82\xa1a\x01\xa1b\x93\xff\xc3\xc2", {"a": 1, "b": [-1, True, False]}),
-        (b"\xcd\x12\x34", 0x1234),
-        (b"\xd9\x03abc", "abc"),
-        (b"\xdc\x00\x01\xcc\xff", [255]),
-        (b"\xde\x00\x01\xa1k\xd0\xff", {"k": -1}),
-    ],
-)
-def test_message_packs(data: bytes, value: object):
-    assert unpack(data) == value
-
-
-def test_message_packs_that_are_none():
-    with pytest.raises(ValueError, match="0xc1"):
-        unpack(b"\xc1")
-    with pytest.raises(ValueError, match="1 bytes behind"):
-        unpack(b"\x01\x02")
 
 
 # ---- the record, which `make gpu-compile` writes before it runs this

@@ -158,9 +158,6 @@ void Receive(Opaque* comm, const Op& op, Lock* lock) {
     Mistake("a receive is not as long as its send");
   } else {
     std::memcpy(op.data, parcel->data, op.bytes);
-    auto* const end = static_cast<unsigned char*>(op.data) + op.bytes;
-    if (control.wrong_bytes && op.bytes > 0) end[-1] ^= 1U;
-    if (control.overruns) *end ^= 1U;
   }
   parcel->taken = true;
   comm->hub->changed.notify_all();
@@ -209,9 +206,8 @@ void JoinHub(Opaque* comm) {
 
 void AwaitHub(Opaque* comm) {
   Lock lock(comm->hub->mutex);
-  comm->hub->changed.wait(lock, [&] {
-    return comm->aborted || control.ready_alone || static_cast<int>(comm->hub->joined.size()) == comm->hub->ranks;
-  });
+  comm->hub->changed.wait(
+      lock, [&] { return comm->aborted || static_cast<int>(comm->hub->joined.size()) == comm->hub->ranks; });
 }
 
 void Enqueue(Opaque* comm) {
@@ -326,7 +322,7 @@ EXPORTED Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int r
     return static_cast<Result>(failure);
   }
   if (const char* const mistake = MistakeIn(*config); mistake != nullptr) return Mistake(mistake);
-  if (rank < 0 || !(control.takes_any_config || IsValid(*config))) {
+  if (rank < 0 || !IsValid(*config)) {
     if (pending.depth > 0) pending.failure = kInvalidArgument;
     return kInvalidArgument;
   }
@@ -334,7 +330,7 @@ EXPORTED Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int r
   made->hub = HubOf(id, ranks);
   made->rank = rank;
   made->device = CurrentDevice();
-  made->blocking = config->blocking != 0 || control.always_blocks;
+  made->blocking = config->blocking != 0;
   if (made->hub->ranks != ranks) return Mistake("ranks do not agree");
   {
     const Lock lock(made->hub->mutex);

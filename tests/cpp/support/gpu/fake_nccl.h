@@ -24,14 +24,8 @@ struct FakeNccl {
   std::atomic<int> fail_init{0};
   std::atomic<int> fail_send{0};
   std::atomic<int> fail_group_end{0};
-  // For nccl_smoke: what NCCL permits and the transport does not do, and what would be wrong with an NCCL.
-  std::atomic<bool> to_self{false};  // and messages without bytes
-  std::atomic<bool> wrong_bytes{false};
-  std::atomic<bool> overruns{false};
-  std::atomic<bool> takes_any_config{false};
-  std::atomic<bool> always_blocks{false};
-  std::atomic<bool> ready_alone{false};
-  std::atomic<long> mistakes{0};  // of whoever uses it, that NCCL would not forgive
+  std::atomic<bool> to_self{false};  // and messages without bytes: for nccl_smoke
+  std::atomic<long> mistakes{0};     // of whoever uses it, that NCCL would not forgive
 };
 
 constexpr const char* kFakeNcclSymbol = "fastjax_fake_nccl";  // a function without arguments that returns FakeNccl*
