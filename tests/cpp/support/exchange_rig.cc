@@ -329,30 +329,6 @@ void Rig::Reset() {
   for (Device& device : devices_) device.destination = device.destination_before;
 }
 
-void CheckLoops(const std::shared_ptr<const CallSite>& site, RigOptions options, int64_t long_row_bytes,
-                Exchange* exchange, std::mt19937_64* random) {
-  constexpr int32_t kRuns = 3;
-  constexpr int32_t kRepetitions = 8;
-  std::vector<std::unique_ptr<Rig>> rigs;
-  std::vector<Outcomes> outcomes;
-  for (int32_t i = 0; i < kRuns * kRepetitions; ++i) {
-    options.row_bytes = i % 3 == 0 ? long_row_bytes : 16;
-    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return (*random)() % 20; });
-    rigs.push_back(std::make_unique<Rig>(site, options, traffic, random));
-    outcomes.emplace_back(site->partitions());
-  }
-  RunThreads(kRuns * site->partitions(), [&](int32_t thread) {
-    const int32_t run = thread / site->partitions();
-    const int32_t partition = thread % site->partitions();
-    for (int32_t i = run * kRepetitions; i < (run + 1) * kRepetitions; ++i) {
-      rigs[i]->Start(exchange, run, partition, outcomes[i].For(partition));
-      outcomes[i].Wait(partition);
-    }
-  });
-  for (const Outcomes& of_exchange : outcomes) CHECK(of_exchange.all_ok());
-  for (const auto& rig : rigs) CHECK(rig->IsRight());
-}
-
 std::vector<RigOptions> IndexedSums() {
   constexpr ElementKind kKinds[] = {ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32, ElementKind::kF64};
   std::vector<RigOptions> all;

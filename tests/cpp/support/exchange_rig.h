@@ -118,10 +118,6 @@ class Rig {
   int64_t bytes_ = 0;
 };
 
-// Several launches at once, each a loop whose repetitions have other traffic; every third is of rows that long.
-void CheckLoops(const std::shared_ptr<const CallSite>& site, RigOptions options, int64_t long_row_bytes,
-                Exchange* exchange, std::mt19937_64* random);
-
 // Rows that indices name, in reverse: of every type, summed in it or in a wider one, with factors and without. None has
 // slices that overlap.
 std::vector<RigOptions> IndexedSums();

@@ -21,14 +21,12 @@
 #include "support/sites.h"
 #include "support/threads.h"
 #include "support/traffic.h"
-#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
 
 using memory::MemoryBackend;
 using planner::Scheduler;
-using planner::Transfer;
 
 constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
 
@@ -81,21 +79,6 @@ TEST(Large) {
         }
       }
     }
-  }
-}
-
-// Loops of two groups.
-TEST(Loops) {
-  for (const auto& exchange_options : {Way(false, false), Way(false, true), Way(true, false), Way(true, true)}) {
-    std::mt19937_64 random(4);
-    RigOptions options;
-    options.topology = MakeTopology(2, 2);
-    options.exchange = exchange_options;
-    options.overlap = exchange_options.reverse && exchange_options.transposed_table;
-    const Context context(Name(options));
-    const auto site = MakeSite(2, 4, kNoTimeoutMs, &random);
-    const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
-    CheckLoops(site, options, 4'000, exchange.get(), &random);
   }
 }
 

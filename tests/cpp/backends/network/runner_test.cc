@@ -1,5 +1,5 @@
-// Exchanges between processes, without the protocol by which they meet: rows that indices name, large ones, many at
-// once, and windows. Exchanges of every kind are in network_exchange_test.
+// Exchanges between processes, without the protocol by which they meet: large rows, and windows. Exchanges of every
+// kind are in network_exchange_test.
 #include "backends/network/runner.h"
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "planner/planner.h"
@@ -17,7 +16,6 @@
 #include "support/exchange_rig.h"
 #include "support/loopback_transport.h"
 #include "support/network_rig.h"
-#include "support/outcomes.h"
 #include "support/sites.h"
 #include "support/traffic.h"
 
@@ -25,40 +23,6 @@ namespace fastjax::test {
 namespace {
 
 using planner::Scheduler;
-
-// Runs `traffic` once; the number of those whose landings overlapped is added to `summed`.
-void CheckExchanges(const RigOptions& options, Owners owners, int32_t groups, std::mt19937_64* random,
-                    int64_t* summed) {
-  const auto site = MakeSite(groups, options.topology.devices(), kNoTimeoutMs, random);
-  LoopbackOptions loopback;
-  loopback.processes = Deal(owners, options.topology.devices_per_server, random, site.get());
-  loopback.reorder = (*random)() % 4 != 0;
-  loopback.eager_bytes = (*random)() % 2 == 0 ? 0 : 100;
-  loopback.seed = (*random)();
-  const Context context(Name(options) + ", " + std::to_string(loopback.processes) + " processes");
-  LoopbackNetwork network(loopback);
-  NetworkExchange exchange(&network, site, options.exchange);
-  int64_t run_id = 0;
-  for (const Case& test_case : SomeCases(options.topology, (*random)(), kCaseStep / 3)) {
-    const Context inner(test_case.name);
-    Rig rig(site, options, test_case.traffic, random);
-    rig.CheckRun(&exchange, ++run_id, false);
-    *summed += rig.sums() ? 1 : 0;
-  }
-  CHECK_EQ(network.OpenRequests(), 0);
-  CHECK_EQ(network.disconnects(), 0);
-}
-
-TEST(IndexedSums) {
-  std::mt19937_64 random(6);
-  int64_t summed = 0;
-  for (const RigOptions& options : IndexedSums()) {
-    for (const Owners owners : {Owners::kServers, Owners::kAny}) {
-      CheckExchanges(options, owners, 2, &random, &summed);
-    }
-  }
-  CHECK_GT(summed, kCaseStep > 3 ? 11 : 100);
-}
 
 // What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
 TEST(Large) {
@@ -88,20 +52,6 @@ TEST(Large) {
     }
   }
   CHECK_GT(sums, 3);
-}
-
-// Loops of two groups: processes take their exchanges up in orders of their own.
-TEST(ManyAtOnce) {
-  std::mt19937_64 random(4);
-  RigOptions options;
-  options.topology = MakeTopology(3, 2);
-  const auto site = MakeSite(2, 6, kNoTimeoutMs, &random);
-  LoopbackOptions loopback;
-  loopback.processes = Deal(Owners::kServers, 2, &random, site.get());
-  LoopbackNetwork network(loopback);
-  NetworkExchange exchange(&network, site, options.exchange);
-  CheckLoops(site, options, 8'000, &exchange, &random);
-  CHECK_EQ(network.OpenRequests(), 0);
 }
 
 TEST(BytesAhead) {
