@@ -11,7 +11,6 @@
 #include "exchange/backend.h"
 #include "execution/device_plan.h"
 #include "planner/planner.h"
-#include "planner/table.h"
 
 namespace fastjax::test {
 
@@ -33,22 +32,7 @@ inline std::vector<planner::Transfer> TransfersOf(const DevicePlan& plan) {
   return transfers;
 }
 
-// For a plan call. Groups and launches may plan at once; a planner serves one at a time.
-inline PlanFunction PlanTables(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
-  const auto planner = std::make_shared<planner::Planner>(topology, scheduler, row_bytes);
-  const auto mutex = std::make_shared<std::mutex>();
-  return [planner, mutex](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
-    const std::lock_guard<std::mutex> lock(*mutex);
-    *made = !planner->planned(planner->FingerprintOf(traffic));
-    planner->Plan(traffic);
-    for (const LocalTable& table : tables) {
-      if (!planner::WriteTable(planner.get(), table.rank, table.words)) return Status::Invalid("too large");
-    }
-    return Status::Ok();
-  };
-}
-
-// The same for an exchange that plans itself.
+// For an exchange that plans itself. Groups and launches may plan at once; a planner serves one at a time.
 inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
   const auto mutex = std::make_shared<std::mutex>();

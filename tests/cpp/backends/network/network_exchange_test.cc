@@ -13,7 +13,6 @@
 
 #include "backends/network/network_backend.h"
 #include "planner/planner.h"
-#include "planner/table.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/recorder.h"
 #include "support/check.h"
@@ -127,32 +126,6 @@ struct PlanCalls {
   const CallSite& site;
   std::vector<std::shared_ptr<fastjax::Counts>> counts;
 };
-
-// Every device gets the sizes of all, with its table or alone. Alone, they may be any integers.
-TEST(Gathering) {
-  Setting setting;
-  const CallSite& site = *setting.site;
-  const planner::Topology& topology = setting.options.topology;
-  for (const bool plans : {true, false}) {
-    PlanCalls calls(setting, [&](int32_t) {
-      return plans ? PlanTables(topology, setting.options.scheduler, 4096) : PlanFunction();
-    });
-    std::vector<std::vector<int32_t>> sizes(6), gathered(6, std::vector<int32_t>(6 * 12));
-    Tables tables(6,
-                  std::vector<int32_t>(static_cast<size_t>(planner::TableWords(topology, setting.options.scheduler))));
-    std::vector<int32_t> expected;
-    for (int32_t position = 0; position < 6; ++position) {
-      std::vector<int32_t>& own = sizes[site.partition(0, position)];
-      for (int32_t i = 0; i < 12; ++i) own.push_back(static_cast<int32_t>(setting.random() % 9) - (plans ? 0 : 4));
-      expected.insert(expected.end(), own.begin(), own.end());
-    }
-    const auto args = [&](int32_t p) {
-      return CountsArgs{{sizes[p].data(), 12, IntKind::kS32}, tables[p].data(), nullptr, gathered[p].data()};
-    };
-    CHECK(calls.Run(1, args).all_ok());
-    for (const std::vector<int32_t>& of_one : gathered) CHECK(of_one == expected);
-  }
-}
 
 // Counts that are wrong are found by every process, in the same words. What goes wrong while one of them plans is its
 // own: the others hear of it, or have planned before they could.

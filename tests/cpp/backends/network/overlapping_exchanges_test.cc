@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "planner/planner.h"
-#include "runtime/statistics.h"
 #include "support/check.h"
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
@@ -302,42 +301,6 @@ TEST(PlanningBeside) {
     }
     if (!killed) CHECK(planned.IsRight());
   }
-}
-
-// Statistics of each are its own: a failure of one, and what the other moved.
-TEST(Statistics) {
-  Records::Get().Reset();
-  Records::Collect(true);
-  {
-    Program program(3);
-    auto slow = program.all[0].MakeRig();
-    const Outcomes outcomes(kDevices);
-    program.StartAndFreeze(&program.all[0], slow.get(), 1, outcomes);
-    auto fast = program.all[1].MakeRig();
-    fast->CheckRun(program.all[1].exchange.get(), 1, true);
-    auto again = program.all[0].MakeRig();
-    again->CheckRun(program.all[0].exchange.get(), 2, true);
-    auto wrong = program.all[2].MakeRig();
-    wrong->table(program.all[2].site->partition(0, 4))[10] ^= 1;
-    wrong->Run(program.all[2].exchange.get(), 1, true);
-    program.network.Thaw();
-    outcomes.WaitAll();
-    for (int32_t p = 0; p < kDevices; ++p) CHECK_EQ(outcomes.status(p).message, "");
-    // Every process has a record of each; they are all in this one.
-    const std::array<int64_t, 3> exchanges = {2, 1, 0}, failures = {0, 0, 1};
-    const std::array<int64_t, 3> bytes = {slow->bytes() + again->bytes(), fast->bytes(), 0};
-    std::array<int64_t, 3> seen = {0, 0, 0};
-    for (const SiteReport& report : Records::Get().Report()) {
-      const auto call = static_cast<size_t>(report.site->channel - 1);
-      ++seen[call];
-      CHECK_EQ(report.statistics.exchanges, exchanges[call]);
-      CHECK_EQ(report.statistics.failures, failures[call]);
-      CHECK_EQ(report.statistics.total_bytes, bytes[call]);
-      CHECK_EQ(report.statistics.exchange.count, exchanges[call]);
-    }
-    for (const int64_t records : seen) CHECK_EQ(records, 3);
-  }
-  Records::Collect(false);
 }
 
 }  // namespace
