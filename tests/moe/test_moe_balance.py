@@ -134,11 +134,11 @@ def test_groups_that_are_not_server_major(rng, groups, deduplicate):
             assert mine.max() <= mine.mean() + 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_the_same_bits_with_and_without(data):
     """Where experts have no products, whose bits may depend on the rows beside a row."""
-    tokens, chunks, factor = data.draw(st.sampled_from([(1, 1, 8.0), (9, 3, 0.5)]))
+    tokens, chunks, factor = 9, 3, 0.5  # programs are compiled for
     deduplicate = data.draw(st.booleans())
     shape = DEVICES * tokens, TOP_K
     ids = data.draw(st.lists(st.integers(-1, EXPERTS - 1), min_size=3, max_size=24))
@@ -158,7 +158,7 @@ def compiled(chunks, factor, **options):
     return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
 
 
-@pytest.mark.parametrize("deduplicate", [True, False])
+@pytest.mark.parametrize("deduplicate", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_drops_what_has_no_room_after_levelling(rng, deduplicate):
     x, weights, params, ids = problem(rng, 24)
     options = BALANCED | {"deduplicate": deduplicate, "buffer_factor": 0.75}
@@ -235,6 +235,7 @@ def test_where_axes_are_left_to_xla(rng):
     same(got, gradients_of_dense(x, weights, params, ids))
 
 
+@pytest.mark.nightly
 def test_narrow_types(rng):
     dtype = jnp.bfloat16
     x, weights, params, ids = problem(rng, 16)

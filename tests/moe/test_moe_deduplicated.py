@@ -76,7 +76,7 @@ def test_an_explicit_mesh(rng):
     check(reference.problem(rng, 8, 12, EXPERTS), 3, mesh_of(explicit=True))
 
 
-@pytest.mark.parametrize(("factor", "alignment"), [(0.1, 4), (0.5, 1), (1, 4), (None, 1)])
+@pytest.mark.parametrize(("factor", "alignment"), [(0.1, 4), (1, 4)])
 def test_what_is_dropped_is_the_same(rng, factor, alignment):
     """Of repeated choices too, for which there may be less room than by default."""
     x = rng.normal(size=(8 * 12, 6)).astype(np.float32)

@@ -17,7 +17,7 @@ PLATFORMS = ("cpu", "cuda", "rocm")
 
 
 @pytest.mark.parametrize("indexed_as", ["as CPU"], indirect=True)
-@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("chunks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
     """Inside servers, forward and backward, on every platform that has a backend of ours."""
     width, top_k, tokens, servers = 10, 3, 12, 2

@@ -46,14 +46,13 @@ def summed(request, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("check_vma", "options"),
     [
-        {"alignment": 4, "expert_fn": None, "grouped_fn": all_experts},
-        {"deduplicate": True, "chunks": 2, "buffer_factor": 0.5, "balance": True},
+        (False, {"alignment": 4, "expert_fn": None, "grouped_fn": all_experts}),
+        (True, {"deduplicate": True, "chunks": 2, "buffer_factor": 0.5, "balance": True}),
     ],
-    ids=",".join,
+    ids=["whole", "lines"],
 )
-@pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.usefixtures("summed")
 def test_values_and_gradients(rng, check_vma, options):
     """26 tokens on 8 devices, or 13 on either line of 4, whose gradients are taken inside."""

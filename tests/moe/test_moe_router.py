@@ -70,6 +70,11 @@ def same(got, wanted, tolerance=1e-12):
     assert got[0].dtype == np.int32
 
 
+# In one program: JAX would compile each operation for each shape.
+route = jax.jit(
+    moe.route,
+    static_argnames=("top_k", "scoring", "normalize", "groups", "top_groups", "scale"),
+)
 WAYS = [(mixtral, {}), (qwen3, {}), (switch, {"normalize": False})]
 
 
@@ -77,7 +82,6 @@ WAYS = [(mixtral, {}), (qwen3, {}), (switch, {"normalize": False})]
 @given(data=st.data())
 @pytest.mark.parametrize("ties", [False, True])
 def test_softmax(ties, data):
-    # Few shapes: JAX compiles each operation for each.
     tokens, experts, k = data.draw(
         st.sampled_from([(0, 1, 1), (1, 1, 1), (2, 2, 1), (4, 9, 3), (3, 6, 6)])
     )
@@ -86,7 +90,7 @@ def test_softmax(ties, data):
     scores = rng.choice(few, (tokens, experts), replace=ties)
     for one, options in WAYS:
         with jax.enable_x64(True):
-            got = moe.route(scores, k, **options)
+            got = route(scores, k, **options)
         assert got[0].shape == got[1].shape == (tokens, k)
         if tokens:
             same(got, by_token(one, scores, k))
@@ -105,7 +109,7 @@ def test_sigmoid_with_bias_and_groups(data):
     bias = rng.normal(size=groups * size) * 0.5
     options = {"groups": groups, "top_groups": top_groups, "scale": 2.5}
     with jax.enable_x64(True), jax.debug_nans(True), jax.debug_infs(True):
-        got = moe.route(scores, k, scoring="sigmoid", bias=bias, **options)
+        got = route(scores, k, scoring="sigmoid", bias=bias, **options)
     assert got[0].shape == got[1].shape == (tokens, k)
     if tokens:
         same(got, by_token(deepseek, scores, k, bias, **options))
@@ -113,9 +117,9 @@ def test_sigmoid_with_bias_and_groups(data):
 
 def test_equal_groups_and_experts_come_in_order():
     scores = np.tile(np.float32([[1, 2, 2, 1]]), (1, 3))
-    ids, _ = moe.route(scores, 3, scoring="sigmoid", groups=6, top_groups=2)
+    ids, _ = route(scores, 3, scoring="sigmoid", groups=6, top_groups=2)
     assert ids.tolist() == [[1, 2, 0]]
-    ids, weights = moe.route(np.zeros((2, 3, 5)), 2, normalize=False)
+    ids, weights = route(np.zeros((2, 3, 5)), 2, normalize=False)
     assert ids.tolist() == [[[0, 1]] * 3] * 2
     np.testing.assert_allclose(weights, 0.2, rtol=1e-6)
 
@@ -125,7 +129,7 @@ def test_equal_groups_and_experts_come_in_order():
 def test_large_scores(scoring, normalize):
     """Affinities are 0 or 1 in float32: the best are chosen, and nothing is NaN."""
     for scores in ([-900.0, -1e3, -800.0, -np.inf], [200.0, 30.0, 400.0, -np.inf]):
-        run = functools.partial(moe.route, top_k=2, scoring=scoring, normalize=normalize)
+        run = functools.partial(route, top_k=2, scoring=scoring, normalize=normalize)
         (ids, weights), back = jax.vjp(run, jnp.float32(scores))
         assert ids.tolist() == [2, 0]
         (gradient,) = back((np.zeros(2, jax.dtypes.float0), jnp.float32([1, -1])))
@@ -157,7 +161,7 @@ def test_gradients(rng, scoring, normalize):
 
     def weights(scores, bias):
         options = {"scoring": scoring, "normalize": normalize, "scale": 2.5}
-        return moe.route(scores, 2, bias=bias, groups=2, **options)[1]
+        return route(scores, 2, bias=bias, groups=2, **options)[1]
 
     with jax.enable_x64(True):
         check_grads(lambda s: weights(s, bias), (scores,), order=1)

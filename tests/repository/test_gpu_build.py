@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from gpu_binaries import cuda_code, exported, hip_code, needed, sections
+from gpu_binaries import cuda_code, exported, hip_code, needed
 
 ROOT = Path(__file__).parents[2]
 BUNDLER = ROOT / "cmake" / "offload_bundler.py"
@@ -102,32 +102,7 @@ def test_the_cuda_compiler_is_pinned_once():
     assert override["build"]["requires"] == project["dependency-groups"]["cuda-compiler"]
 
 
-# ---- the reader itself
-
-
-@pytest.fixture
-def ordinary() -> Path:
-    """A shared library without code for GPUs, which needs others."""
-    spec = importlib.util.find_spec("_ctypes")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin)
-
-
-def test_reader_finds_names_and_no_code_where_there_is_none(ordinary: Path):
-    assert cuda_code(ordinary) == []
-    assert hip_code(ordinary) == []
-    assert "libc.so.6" in needed(ordinary)
-    assert "PyInit__ctypes" in exported(ordinary)
-
-
-def test_reader_refuses_other_files(tmp_path: Path, ordinary: Path):
-    with pytest.raises(ValueError, match="not a 64-bit little-endian ELF"):
-        sections(Path(__file__))
-    cut = tmp_path / "cut.so"
-    cut.write_bytes(ordinary.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="cut off or damaged"):
-        cuda_code(cut)
+# ---- what cmake makes for ROCm
 
 
 def elf_with(path: Path, name: str, data: bytes) -> Path:
@@ -140,22 +115,6 @@ def elf_with(path: Path, name: str, data: bytes) -> Path:
     second = struct.pack("<2I4Q2I2Q", 7, 1, 0, 0, 64 + len(names), len(data), 0, 0, 1, 0)
     path.write_bytes(header + names + data + first + second)
     return path
-
-
-def test_reader_tells_cuda_code_apart(tmp_path: Path):
-    def entry(kind: int, architecture: int, payload: bytes) -> bytes:
-        start = struct.pack("<HHIQ", kind, 257, 64, len(payload)).ljust(28, b"\0")
-        return (start + struct.pack("<I", architecture)).ljust(64, b"\0") + payload
-
-    def fat(*entries: bytes) -> bytes:
-        body = b"".join(entries)
-        return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
-
-    data = fat(entry(2, 80, b"elf")) + bytes(8) + fat(entry(2, 90, b"e"), entry(1, 90, b"ptx"))
-    path = elf_with(tmp_path / "a.so", ".nv_fatbin", data)
-    assert cuda_code(path) == [{"sm_80"}, {"sm_90", "compute_90"}]
-    assert cuda_code(elf_with(tmp_path / "b.so", ".nv_fatbin", fat())) == [set()]
-    assert cuda_code(elf_with(tmp_path / "c.so", ".data", data)) == []
 
 
 def test_bundles_of_our_bundler_are_read(tmp_path: Path):

@@ -50,9 +50,14 @@ def check(got, meta, operand, output, weights):
 
 
 @pytest.mark.parametrize(
-    ("width", "check_vma"), [((8,), True), ((8,), False), ((3,), True), ((4, 3), False), ((), True)]
+    ("where", "width", "check_vma"),
+    [
+        *((where, (8,), True) for where in ("before", "four behind", "on both sides")),
+        *(("behind", *given) for given in (((8,), False), ((3,), True), ((4, 3), False))),
+        ("before", (), True),
+        ("behind", (), True),
+    ],
 )
-@pytest.mark.parametrize("where", MESHES)
 def test_values_and_gradients(rng, where, width, check_vma):
     mesh = mesh_of(*MESHES[where])
     meta, *data = problem(rng, mesh.shape["x"], width)
