@@ -1,4 +1,4 @@
-// Rates that are max-min fair, and programs of flows run to their end. Plans are simulated in tests/simulation.
+// Rates that are max-min fair, and programs of flows run to their end.
 #include "simulator/simulator.h"
 
 #include <algorithm>
@@ -11,13 +11,24 @@
 #include <utility>
 #include <vector>
 
+#include "planner/planner.h"
+#include "simulator/messages.h"
 #include "simulator/program.h"
+#include "simulator/schedule.h"
 #include "simulator/sharing.h"
 #include "support/check.h"
+#include "support/traffic.h"
+#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
 
+using planner::Phase;
+using planner::Planner;
+using planner::Scheduler;
+using planner::Topology;
+using planner::Transfer;
+using simulator::Fabric;
 using simulator::kNoLink;
 using simulator::Program;
 using simulator::Sharing;
@@ -216,6 +227,39 @@ TEST(LinksWithoutCapacity) {
     said = error.what();
   }
   CHECK_EQ(said, "link 1 has no capacity");
+}
+
+// Plans of all schedulers on fabrics of all kinds, whole and in pieces: all rows come, and nothing beats the bound.
+TEST(Plans) {
+  std::mt19937 random(3);
+  std::vector<Fabric> fabrics(1);
+  using simulator::Synchronization;
+  for (const Synchronization synchronization :
+       {Synchronization::kCredit, Synchronization::kFree, Synchronization::kBarrier, Synchronization::kWindow}) {
+    fabrics.emplace_back();
+    fabrics.back().synchronization = synchronization;
+    fabrics.back().balance_first = true;
+    fabrics.back().oversubscription = 2;
+  }
+  for (const auto& [servers, local] : {std::pair(1, 4), std::pair(3, 1), std::pair(4, 3), std::pair(6, 4)}) {
+    const Topology topology = MakeTopology(servers, local);
+    const Matrix traffic = Fill(topology, [&](int32_t, int32_t) { return Draw(&random, 0, 3) * Draw(&random, 0, 40); });
+    for (const Scheduler scheduler : AllSchedulers()) {
+      const Context context(std::to_string(servers) + " servers, scheduler " +
+                            std::to_string(static_cast<int>(scheduler)));
+      Planner plan(topology, scheduler, 4096);
+      plan.Plan(traffic.data());
+      const std::vector<Transfer> transfers = AllTransfers(&plan);
+      for (const Fabric& fabric : fabrics) {
+        const simulator::Messages messages = simulator::GatherMessages(transfers, fabric.balance_first ? 3 : 1);
+        Simulator simulator(simulator::Schedule(messages, topology, 4096, fabric), fabric.balance_first ? 1e-3 : 0);
+        CHECK(simulator.Advance(10'000'000));
+        CHECK_EQ(simulator.done(), static_cast<int64_t>(simulator.end().size()));
+        const double last = *std::max_element(simulator.end().begin(), simulator.end().end());
+        CHECK_GE(last, plan.LowerBound() * (1 - kClose));
+      }
+    }
+  }
 }
 
 }  // namespace
