@@ -49,7 +49,9 @@ def test_summary_has_a_line_for_each_site(rng, collecting):
 WAYS = ("dispatch", "dispatch in servers", "combine in servers", "combine")
 
 
-@pytest.mark.parametrize(("deduplicate", "programs"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize(
+    ("deduplicate", "programs"), [pytest.param(True, 1, marks=pytest.mark.nightly), (False, 2)]
+)
 def test_summary_of_layers_that_are_trained(rng, collecting, deduplicate, programs):
     """Two layers of a loop, with checkpoints, in chunks, of some programs: a line for each way."""
 

@@ -42,7 +42,7 @@ TEST(Numbers) {
 
 // The same checks that random plans of the product's schedulers pass.
 void CheckRandomPlans(Scheduler scheduler) {
-  constexpr uint64_t kPlans = 300;
+  constexpr uint64_t kPlans = 100;
   for (uint64_t seed = 0; seed < kPlans; ++seed) {
     Choices choices(seed);
     const Problem problem = DrawProblem(scheduler, kMostDevices, &choices);
