@@ -105,7 +105,7 @@ def test_bad_meshes_are_refused():
         Topology.measure("x", "x")
 
 
-@pytest.mark.parametrize("placement", [None, (0, 4, 1, 5, 2, 6, 3, 7), (7, 3, 5, 1, 0, 2, 6, 4)])
+@pytest.mark.parametrize("placement", [None, (7, 3, 5, 1, 0, 2, 6, 4)])
 def test_each_device_sends_to_one_of_the_fabric(placement):
     mesh, topology = mesh_of(8), Topology(2, 4, placement=placement)
     exchanges = measurement._Exchanges(mesh, ("x",), topology)
