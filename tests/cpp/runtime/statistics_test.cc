@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/memory/memory_backend.h"
+#include "planner/table.h"
 #include "runtime/statistics.h"
 #include "support/check.h"
 #include "support/outcomes.h"
@@ -26,6 +27,31 @@ struct Collecting {
   Collecting(const Collecting&) = delete;
   Collecting& operator=(const Collecting&) = delete;
 };
+
+// What a launch in reverse leaves, and another that fails.
+TEST(Notes) {
+  const Collecting collecting;
+  const std::vector<int64_t> sent = {1, 7, 2, 0};
+  std::vector<int32_t> table(planner::kHeaderWords);
+  table[planner::kStages] = 3;
+  Recorder recorder(MakeSite(1, 2), SiteKind{PlanSource::kSelf, /*reverse=*/true, false});
+  Launch launch = recorder.Begin();
+  const auto plan = [](bool* planned) {
+    *planned = true;
+    return Status::Ok();
+  };
+  CHECK(PlanRecorded(plan, &launch).ok());
+  recorder.End(launch, Status::Ok(), SummaryOfPlan(sent.data(), 16, table.data()));
+  recorder.End(recorder.Begin(), Status::Internal("no"), {});
+  const Statistics statistics = Records::Get().Report().front().statistics;
+  CHECK_EQ(statistics.exchanges, 1);
+  CHECK_EQ(statistics.failures, 1);
+  CHECK_EQ(statistics.plans_made, 1);
+  CHECK_EQ(statistics.total_bytes, 160);
+  CHECK_EQ(statistics.skew, 1.6);
+  CHECK_EQ(statistics.stages, 3);
+  CHECK(statistics.traffic == (std::vector<int64_t>{1, 2, 7, 0}));
+}
 
 // Launches that began while nothing was collected leave nothing, whenever they end; and the other way round.
 TEST(Switch) {

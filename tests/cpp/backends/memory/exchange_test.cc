@@ -63,6 +63,7 @@ TEST(Large) {
         options.scheduler = scheduler;
         options.row_bytes = row_bytes;
         options.exchange = exchange_options;
+        options.overlap = exchange_options.reverse && exchange_options.transposed_table;
         const Context context(Name(options));
         const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
         // By tables, which list a transfer at both its ends, and by plans of its own, which list it once.

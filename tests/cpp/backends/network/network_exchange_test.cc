@@ -127,6 +127,24 @@ struct PlanCalls {
   std::vector<std::shared_ptr<fastjax::Counts>> counts;
 };
 
+// Every device gets the sizes of all, which may be any integers where nothing is planned.
+TEST(Gathering) {
+  Setting setting;
+  PlanCalls calls(setting, [](int32_t) { return PlanFunction(); });
+  std::vector<std::vector<int32_t>> sizes(6), gathered(6, std::vector<int32_t>(6 * 12));
+  std::vector<int32_t> expected;
+  for (int32_t position = 0; position < 6; ++position) {
+    std::vector<int32_t>& own = sizes[setting.site->partition(0, position)];
+    for (int32_t i = 0; i < 12; ++i) own.push_back(static_cast<int32_t>(setting.random() % 9) - 4);
+    expected.insert(expected.end(), own.begin(), own.end());
+  }
+  const auto args = [&](int32_t p) {
+    return CountsArgs{{sizes[p].data(), 12, IntKind::kS32}, nullptr, nullptr, gathered[p].data()};
+  };
+  CHECK(calls.Run(1, args).all_ok());
+  for (const std::vector<int32_t>& of_one : gathered) CHECK(of_one == expected);
+}
+
 // Counts that are wrong are found by every process, in the same words. What goes wrong while one of them plans is its
 // own: the others hear of it, or have planned before they could.
 TEST(RefusedPlanning) {

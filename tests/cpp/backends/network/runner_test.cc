@@ -1,5 +1,5 @@
-// Exchanges between processes, without the protocol by which they meet: large rows, and windows. Exchanges of every
-// kind are in network_exchange_test.
+// Exchanges between processes, without the protocol by which they meet: large rows, sums
+// and windows. Exchanges of every kind are in network_exchange_test.
 #include "backends/network/runner.h"
 
 #include <algorithm>
@@ -52,6 +52,23 @@ TEST(Large) {
     }
   }
   CHECK_GT(sums, 3);
+}
+
+// Rows that indices name, with factors, whose messages come in any order.
+TEST(IndexedSums) {
+  std::mt19937_64 random(6);
+  for (const RigOptions& options : IndexedSums()) {
+    if (!options.factors) continue;
+    const Context context(Name(options));
+    const auto site = MakeSite(2, options.topology.devices(), kNoTimeoutMs, &random);
+    LoopbackOptions loopback;
+    loopback.processes = Deal(Owners::kAny, options.topology.devices_per_server, &random, site.get());
+    loopback.reorder = true;
+    LoopbackNetwork network(loopback);
+    NetworkExchange exchange(&network, site, options.exchange);
+    Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
+    rig.CheckRun(&exchange, 1, false);
+  }
 }
 
 TEST(BytesAhead) {
