@@ -165,7 +165,7 @@ void TestDeadline() {
 
 int main() {
   using namespace fastjax::test;
-  Fake().late = 0;
+  Fake().late = Fake().asking = 0;
   TestPoll();
   TestWaits();
   TestDeadline();
