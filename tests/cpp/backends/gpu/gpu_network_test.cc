@@ -245,7 +245,7 @@ TEST(NoId) {
 
 // A message that got lost is told to the next exchange of its group, whichever of the call site's jobs that comes by.
 TEST(LostMessage) {
-  TwoProcesses two(25, TwoServers(1), 5000, 2);
+  TwoProcesses two(25, TwoServers(1), 2000, 2);
   const auto& site = two.site;
   Rig& rig = two.rig;
   const auto run = [&](int64_t run_id, const std::vector<int32_t>& groups) {
@@ -274,13 +274,13 @@ TEST(LostMessage) {
   for (int32_t p = 0; p < site->partitions(); ++p) {
     if (site->group_of[p] == 0) CHECK_EQ(lost.status(p).message, "");  // for the host
     told = told ||
-           (site->group_of[p] == 0 && Contains(outcomes.status(p).message, " waited 5.0 s for messages of stage "));
+           (site->group_of[p] == 0 && Contains(outcomes.status(p).message, " waited 2.0 s for messages of stage "));
   }
   CHECK(told);
   // What the other process had put on its streams by then waits in vain as well, and is told likewise.
   const Outcomes after = run(4, {0, 1});
   for (int32_t p = 0; p < site->partitions(); ++p) {
-    CHECK(after.status(p).ok() || (site->group_of[p] == 0 && Contains(after.status(p).message, " waited 5.0 s for ")));
+    CHECK(after.status(p).ok() || (site->group_of[p] == 0 && Contains(after.status(p).message, " waited 2.0 s for ")));
   }
   rig.Reset();
   CHECK(run(5, {1, 0}).all_ok());
