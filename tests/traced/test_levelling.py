@@ -1,6 +1,5 @@
 """Devices chosen for rows of experts, by the call and in operations of JAX."""
 
-import functools
 import itertools
 
 import jax
@@ -8,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from jax.sharding import PartitionSpec as P
-from levelling_problems import SMALL, Shape, compiled, dealt, levelled, problems, small_counts
+from levelling_problems import SMALL, Shape, compiled, dealt, levelled, problems
 from refusals import refusals
 from scipy.optimize import Bounds, LinearConstraint, milp
-from spmd import mesh_of, spmd
 
 from fastjax.errors import ArgumentError
 from fastjax.host import levelling as on_host
@@ -148,52 +145,6 @@ def test_as_few_rows_and_copies_as_a_solver(rng, devices, here):
             slots, sizes, _ = dealt(shape, counts)
             assert slowest(shape, sizes) <= most[copies] + 1
             assert slots_used(shape, slots) <= most.index(most[copies]) + 1
-
-
-@pytest.mark.every_jax
-def test_batches(rng):
-    counts = small_counts(rng, 3, 2)
-    one = functools.partial(level, **SMALL.options)
-    rows = counts.sum(2, dtype=np.int32)
-    for got in (jax.vmap(jax.vmap(one))(rows), jax.jit(jax.vmap(jax.vmap(one, 0), 1, 1))(rows)):
-        for i, j in itertools.product(range(3), range(2)):
-            for array, expected in zip(got, levelled(SMALL, counts[i, j]), strict=True):
-                np.testing.assert_array_equal(array[i, j], expected)
-
-
-@pytest.mark.every_jax
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_in_shard_map(rng, check_vma):
-    counts = small_counts(rng, 8)
-    one = functools.partial(level, **SMALL.options)
-    got = spmd(one, check_vma=check_vma)(counts.sum(1, dtype=np.int32))
-    for device in range(8):
-        for array, want in zip(got, levelled(SMALL, counts[device]), strict=True):
-            np.testing.assert_array_equal(array[device], want)
-
-
-@pytest.mark.every_jax
-@pytest.mark.parametrize("explicit", [False, True])
-def test_where_axes_are_left_to_xla(rng, explicit):
-    mesh = mesh_of((4, 2), ("x", "y"), explicit=explicit)
-    local = lambda rows: level(rows[0], **SMALL.options).rows[None]  # noqa: E731
-    mapped = jax.shard_map(local, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
-    counts = small_counts(rng, 4)
-    with jax.set_mesh(mesh):
-        spread = jax.NamedSharding(mesh, P("x"))
-        rows = jax.device_put(counts.sum(1, dtype=np.int32), spread)
-        got = np.asarray(jax.jit(mapped)(rows))
-    for device in range(4):
-        np.testing.assert_array_equal(got[device], levelled(SMALL, counts[device]).rows)
-
-
-def test_it_has_no_derivative(rng):
-    counts = small_counts(rng)
-    rows = counts.sum(0, dtype=np.int32)
-    zeros = np.zeros(rows.shape, jax.dtypes.float0)
-    values, tangents = jax.jvp(functools.partial(level, **SMALL.options), (rows,), (zeros,))
-    np.testing.assert_array_equal(values.rows, levelled(SMALL, counts).rows)
-    assert {t.dtype for t in tangents} == {jax.dtypes.float0}
 
 
 ROWS = np.arange(8, dtype=np.int32)

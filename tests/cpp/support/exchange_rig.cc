@@ -211,7 +211,6 @@ void Rig::Expect(int32_t group, const Layout& layout) {
   std::vector<RowMove> moves;
   for (const Update& update : Updates(layout)) {
     if (update.rows == 0) continue;
-    bytes_ += update.rows * options_.row_bytes;
     if (options_.exchange.indexed) {
       const std::vector<int32_t>& indices = devices_[PartitionOf(*site_, group, update.sender)].indices;
       for (int64_t i = 0; i < update.rows; ++i) {

@@ -72,7 +72,6 @@ class Rig {
 
   // Rows were summed in some group.
   bool sums() const { return sums_; }
-  int64_t bytes() const { return bytes_; }
   bool IsRight() const;
   bool IsUntouched() const;
   bool GuardsAreWhole() const;
@@ -115,7 +114,6 @@ class Rig {
   std::mt19937_64 random_;
   std::vector<Device> devices_;  // by partition
   bool sums_ = false;
-  int64_t bytes_ = 0;
 };
 
 // Rows that indices name, in reverse: of every type, summed in it or in a wider one, with factors and without. None has
