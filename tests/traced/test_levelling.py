@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from levelling_problems import SMALL, Shape, compiled, dealt, levelled, problems
+from levelling_problems import SMALL, Shape, compiled, dealt, levelled, problems, small_counts
 from refusals import refusals
 from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -145,6 +145,17 @@ def test_as_few_rows_and_copies_as_a_solver(rng, devices, here):
             slots, sizes, _ = dealt(shape, counts)
             assert slowest(shape, sizes) <= most[copies] + 1
             assert slots_used(shape, slots) <= most.index(most[copies]) + 1
+
+
+@pytest.mark.every_jax
+def test_batches(rng):
+    counts = small_counts(rng, 3, 2)
+    one = functools.partial(level, **SMALL.options)
+    rows = counts.sum(2, dtype=np.int32)
+    for got in (jax.vmap(jax.vmap(one))(rows), jax.jit(jax.vmap(jax.vmap(one, 0), 1, 1))(rows)):
+        for i, j in itertools.product(range(3), range(2)):
+            for array, expected in zip(got, levelled(SMALL, counts[i, j]), strict=True):
+                np.testing.assert_array_equal(array[i, j], expected)
 
 
 ROWS = np.arange(8, dtype=np.int32)
