@@ -1,5 +1,6 @@
 """Devices chosen for rows of experts, by the call and in operations of JAX."""
 
+import functools
 import itertools
 
 import jax
