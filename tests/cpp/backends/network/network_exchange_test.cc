@@ -15,6 +15,7 @@
 #include "planner/planner.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/recorder.h"
+#include "runtime/statistics.h"
 #include "support/check.h"
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
@@ -76,6 +77,19 @@ struct Setting {
   std::unique_ptr<Processes> processes;
   std::unique_ptr<Everywhere> exchange;
 };
+
+// Every process counts for itself.
+TEST(Figures) {
+  Setting setting;
+  auto rig = setting.MakeRig();
+  Records::Get().Reset();
+  Records::Collect(true);
+  rig->CheckRun(setting.exchange.get(), 1, true);
+  Records::Collect(false);
+  const std::vector<SiteReport> reports = Records::Get().Report();
+  CHECK_EQ(reports.size(), 3U);
+  for (const SiteReport& report : reports) CHECK_EQ(report.statistics.exchanges, 1);
+}
 
 // A device that cannot take part: those of its process, and of the others, need not wait for the time-out. Before its
 // process knows of it, the others have come, or come later.
