@@ -18,9 +18,12 @@ import jax.numpy as jnp
 from fastjax.moe import types
 from fastjax.traced.nonnegative import look_up, quotient_up
 
-# On CPUs, products of more are hardly faster for each row, and what lies between the products of
-# all groups at once leaves caches. On GPUs, products of fewer hardly take less time.
+# Of all groups at once: what lies between products of more leaves caches. On GPUs, products of
+# fewer hardly take less time.
 _MANY_ROWS = 128
+# Of one tile on CPUs. Between products of fewer, XLA uses one core. More are hardly faster for each
+# row, and the last tile of a group may be nearly empty.
+_MOST_ROWS = 512
 _PARTS = 8  # of all groups: as many tiles at once as a part has, beyond the first of each
 # Of params, which loops would copy. For fewer, a program of half the size makes up for it.
 _MANY_BYTES = 1 << 16
@@ -139,7 +142,7 @@ def lengths(room: int, mean: int, groups: int) -> tuple[int, int]:
     layer. On others it is `mean`, or the group's share of a room for fewer rows: long products are
     fast there.
     """
-    of_cpus = -(-mean // -(-mean // _MANY_ROWS))
+    of_cpus = -(-mean // -(-mean // _MOST_ROWS))
     of_others = max(_MANY_ROWS, min(mean, -(-room // groups)))
     return min(room, of_cpus), min(room, of_others)
 
