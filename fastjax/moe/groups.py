@@ -37,7 +37,7 @@ def grouped_map(
     """Applies to each row what its group does, tile by tile: a whole expert in one go.
 
     On CPUs room without rows costs nothing, and what lies between the input and the result is never
-    larger than a tile of at most 512 rows, or one of each group, of at most 128. On other platforms
+    larger than a tile of at most 256 rows, or one of each group, of at most 128. On other platforms
     a tile has the usual rows of a group, 128 at least; one of each group is computed, however few
     rows there are, and further ones where there are more. The backward pass computes again. No
     forward-mode derivatives. A row's result depends on the row, the params and all shapes, and on

@@ -21,9 +21,9 @@ from fastjax.traced.nonnegative import look_up, quotient_up
 # Of all groups at once: what lies between products of more leaves caches. On GPUs, products of
 # fewer hardly take less time.
 _MANY_ROWS = 128
-# Of one tile on CPUs. Between products of fewer, XLA uses one core. More are hardly faster for each
-# row, and the last tile of a group may be nearly empty.
-_MOST_ROWS = 512
+# Of one tile on CPUs. Between products of fewer, XLA uses one core. The last tile of a group may be
+# nearly empty, so skewed groups would pay for more.
+_MOST_ROWS = 256
 _PARTS = 8  # of all groups: as many tiles at once as a part has, beyond the first of each
 # Of params, which loops would copy. For fewer, a program of half the size makes up for it.
 _MANY_BYTES = 1 << 16

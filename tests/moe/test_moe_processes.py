@@ -20,7 +20,7 @@ from fastjax.traced import levelling
 
 P = jax.P
 # XLA multiplies matrices of fewer rows than 64, and sums fewer than some 4,000 numbers, by other
-# routines, with other bits: here each chunk has room for a tile of 128 rows, and as many numbers.
+# routines, with other bits: here each chunk has room for a tile of 180 rows, and as many numbers.
 TOKENS, WIDTH, HIDDEN, COPIES = 192, 32, 5, 4
 PLACES = (1, False), (2, False), (4, False), (2, True), (4, True)
 CHUNKS = 1, 2, 4
