@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from fastjax.moe import types
 from fastjax.traced.nonnegative import look_up, quotient_up
 
-# Of all groups at once: what lies between products of more leaves caches. On GPUs, products of
-# fewer hardly take less time.
+# Of a group, at once with others. On GPUs, products of fewer hardly take less time.
 _MANY_ROWS = 128
+_MANY_AT_ONCE = 10_000  # rows of all groups: what lies between products of more leaves caches
 # Of one tile on CPUs. Between products of fewer, XLA uses one core. The last tile of a group may be
 # nearly empty, so skewed groups would pay for more.
 _MOST_ROWS = 256
@@ -213,7 +213,8 @@ class _Work(NamedTuple):
         few rows, and most have some, the first tile of each goes at once, in batched products,
         which copy nothing.
         """
-        groups, few = runs.sizes.shape[0], self.mean <= _MANY_ROWS
+        groups = runs.sizes.shape[0]
+        few = self.mean <= _MANY_ROWS and groups * self.mean <= _MANY_AT_ONCE
         if few and groups > 1 and _bytes_of(self.params.of_groups) > _MANY_BYTES:
             many = (runs.sizes > 0).sum() * 2 > groups
             state = runs, found
