@@ -251,8 +251,8 @@ class _Work(NamedTuple):
     def in_batches(self, runs: Runs, found: Found) -> Found:
         """The first tile of each group at once, and a loop over the rest, some at once.
 
-        On a GPU, a product of one tile takes hardly longer than the copy of its group's params,
-        which only the first tiles need not have; and the host waits for each turn of a loop.
+        On a GPU, a copy of a group's params takes longer than the product of a tile, and the first
+        tiles do without; and the host waits for each turn of a loop of unknown length.
         """
         runs, found = self._first_at_once((runs, found))
         if self.length == self.room:

@@ -1,14 +1,15 @@
 """What the others do when a process of a job is hurt: some faults here, all by `make faults`."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
 
 import fault_cells
 import fault_kinds
 import pytest
-from fault_cells import AFTER, BEFORE, DURING, EXIT, LAYER
+from fault_cells import AFTER, BEFORE, DURING, EXIT, LAYER, Cell, check
 from fault_kinds import STOP, Slow, Stranger, World
-from fault_scene import Leftovers
+from fault_scene import Leftovers, SceneError
 
 HERE = World()
 UNSENT, MET, BALANCE, FIRST, MIDDLE, LAST, REDISTRIBUTION, _, TWO_MET, TWO_MIDDLE = DURING
@@ -73,6 +74,33 @@ def test_wrong_program(call: str) -> None:
 def test_wrong_secret() -> None:
     cell = fault_cells.wrong_secret(HERE)
     assert all("for process 1 (" in said for said in cell.survivors)
+
+
+RIGHT = {"error": "", "right": True, "intact": True}
+LOST = "UNAVAILABLE: fast_ragged_all_to_all over axis 'x' (channel 2): stage 1 of 3: process 1 gone"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fails", "reason"),
+    [
+        ({"right": False}, True, "a wrong result"),
+        ({"intact": False}, True, "what was sent has changed"),
+        ({"error": LOST}, False, "nothing should have failed"),
+        ({"error": "INTERNAL: something"}, True, "names no exchange"),
+        ({"error": LOST.replace("1 gone", "2")}, True, "does not name process 1"),
+        ({"error": LOST.replace("stage 1 of 3", "")}, True, "names no stage"),
+    ],
+)
+def test_what_no_fault_excuses(wrong: dict[str, object], fails: bool, reason: str) -> None:
+    cell = Cell("", FIRST.name, "")
+    with pytest.raises(SceneError, match=reason):
+        check(cell, RIGHT | wrong, "process 1", fails=fails)
+    # Nothing else is wrong with it.
+    assert check(cell, RIGHT, "process 1", fails=fails) == ""
+    assert check(cell, RIGHT | {"error": LOST}, "process 1", fails=True) == LOST
+    if "stage" in reason:
+        planning = dataclasses.replace(cell, phase=UNSENT.name)
+        assert check(planning, RIGHT | wrong, "process 1", fails=True)
 
 
 @pytest.mark.nightly
