@@ -5,24 +5,34 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastjax.cli.shared.machine import machine, versions
-
 
 def stamp(schema: str) -> dict[str, Any]:
     """The head of a record: what it is, and what it was made on and with."""
+    from fastjax.cli.shared.machine import machine, versions  # gpu_check builds fastjax first
+
     return {"schema": schema, "machine": machine(), "versions": versions()}
 
 
 def text(record: dict[str, Any]) -> str:
-    """As JSON, with a line for each element of a list, so that versions can be compared."""
+    """As JSON, with a line for each element of a list of objects: versions can be compared."""
+    return _lines(record, "") + "\n"
 
-    def lines(value: Any) -> str:
-        if not isinstance(value, list):
-            return json.dumps(value)
-        return "[\n" + ",\n".join(f"  {json.dumps(each)}" for each in value) + "\n ]"
 
-    members = [f" {json.dumps(name)}: {lines(value)}" for name, value in record.items()]
-    return "{\n" + ",\n".join(members) + "\n}\n"
+def _lines(value: Any, indent: str) -> str:
+    inner = indent + " "
+    if isinstance(value, dict) and any(map(_has_objects, value.values())):
+        items = [f"{inner}{json.dumps(name)}: {_lines(v, inner)}" for name, v in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if isinstance(value, list) and _has_objects(value):
+        return "[\n" + ",\n".join(inner + _lines(v, inner) for v in value) + f"\n{indent}]"
+    return json.dumps(value)
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether a list of objects is in it."""
+    if isinstance(value, dict):
+        return any(map(_has_objects, value.values()))
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def write(path: Path, record: dict[str, Any]) -> None:

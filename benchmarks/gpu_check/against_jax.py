@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,31 +25,30 @@ UPDATES = 8
 MANY_UPDATES = 256
 FALLBACK = "--xla_gpu_allow_ragged_all_to_all_nccl_send_recv_fallback=true"
 ROW_ELEMENTS = 4096
-
-
-def fast(*args: Any) -> jax.Array:
-    return fastjax.fast_ragged_all_to_all(*args, axis_name="x")
-
-
-def xla(*args: Any) -> jax.Array:
-    return jax.lax.ragged_all_to_all(*args, axis_name="x")
+WAYS = {"fastjax": fastjax.fast_ragged_all_to_all, "jax.lax": jax.lax.ragged_all_to_all}
 
 
 def problem(size: int, slices: int) -> tuple[Any, Any, reference.Metadata]:
-    """Rows, what they are written over, and where they go: each slice has a row at least."""
+    """Rows, what they are written over, and where they go: each slice has a row at least.
+
+    The slices lie side by side, in the output in another order.
+    """
     elements = min(ROW_ELEMENTS, max(1, size // 2 // 32))
     rows = max(slices, size // 2 // elements)
     rng = np.random.default_rng(size)
     sizes = measurements.zipf_sizes(rng, 1, slices, rows - slices) + 1
-    meta = measurements.shuffled(rng, sizes)
+    meta = reference.packed(sizes)
+    order = rng.permutation(slices)
+    meta.output_offsets[0, order] = np.cumsum(sizes[0, order]) - sizes[0, order]
     operand = measurements.random_rows(1, (rows, elements), jnp.bfloat16)
-    return operand, jnp.zeros((rows, elements), jnp.bfloat16), meta
+    return operand, jnp.zeros_like(operand), meta
 
 
 def try_xla() -> None:
     operand, output, meta = problem(MIB, UPDATES)
+    exchange = measurements.on_one_rank(jax.lax.ragged_all_to_all)
     arrays = [array[0] for array in meta.arrays()]
-    Loop(measurements.on_one_rank(xla), 1, operand, output, arrays).run()
+    Loop(exchange, 1, operand, output, arrays).timed.microseconds()
 
 
 def why_not() -> str:
@@ -59,20 +59,14 @@ def why_not() -> str:
     """
     said = ""
     command = [sys.executable, "-c", "from gpu_check import against_jax as a; a.try_xla()"]
-    seconds = 30  # both are to end well within the part's time; JAX starts in a third of that
     for flags in ("", FALLBACK):
         # XLA takes a blank for the name of a file with flags.
         asked = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
         environment = {**os.environ, **({"XLA_FLAGS": asked} if asked else {})}
+        # Both are to end well within the part's time; JAX starts in a third of this.
+        limits: Any = {"env": environment, "timeout": 30}
         try:
-            tried = subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-                check=False,
-            )
+            tried = subprocess.run(command, capture_output=True, text=True, check=False, **limits)
         except subprocess.TimeoutExpired:
             said = said or "it hangs"
             continue
@@ -86,33 +80,27 @@ def why_not() -> str:
 
 
 def values(
-    record: measurements.Record, size: int, slices: int, both: bool, rounds: int, times: int
+    record: measurements.Record, ways: list[str], size: int, slices: int, times: int, rounds: int
 ) -> None:
     operand, output, meta = problem(size, slices)
     arrays = [array[0] for array in meta.arrays()]
-    # Every row goes somewhere: the result is a permutation of the operand's.
-    order = np.zeros(operand.shape[0], np.int64)
-    for _, start, _, to, rows in reference.moves(meta):
-        order[to : to + rows] = np.arange(start, start + rows)
-    wanted = operand[order]
-    loops = {
-        name: Loop(measurements.on_one_rank(way), times, operand, output, arrays)
-        for name, way in ways(both).items()
-    }
+    exchanges = {name: measurements.on_one_rank(WAYS[name]) for name in ways}
+    loops = {name: Loop(e, times, operand, output, arrays) for name, e in exchanges.items()}
+    wanted = reference.exchange_in_jax(operand[None], output[None], meta)[0]
     compare(
         record,
         f"one rank, {slices} slices",
-        {name: loop.timed() for name, loop in loops.items()}
-        | {"copy": measurements.copies(operand, times)},
+        {name: loop.timed for name, loop in loops.items()},
+        measurements.copies(operand, times),
         rounds,
         operand,
         lambda name: bool(jnp.array_equal(loops[name].output, wanted)),
     )
 
 
-def gradients(record: measurements.Record, size: int, slices: int, both: bool, rounds: int) -> None:
+def gradients(record: measurements.Record, ways: list[str], size: int, rounds: int) -> None:
     """Value and gradients with respect to operand and output, in one program."""
-    operand, output, meta = problem(size, slices)
+    operand, output, meta = problem(size, UPDATES)
     arrays = [jax.device_put(array[0], measurements.device()) for array in meta.arrays()]
     cotangent = measurements.random_rows(2, output.shape, output.dtype)
 
@@ -125,10 +113,11 @@ def gradients(record: measurements.Record, size: int, slices: int, both: bool, r
 
         return jax.jit(run)
 
-    programs = {name: program(way) for name, way in ways(both).items()}
-    stacked = (np.asarray(operand)[None], np.asarray(output)[None])
-    value, back = jax.vjp(lambda op, out: reference.exchange_in_jax(op, out, meta), *stacked)
-    wanted = (value, *back(jnp.asarray(cotangent)[None]))
+    programs = {name: program(WAYS[name]) for name in ways}
+    value, back = jax.vjp(
+        lambda op, out: reference.exchange_in_jax(op, out, meta), operand[None], output[None]
+    )
+    wanted = (value, *back(cotangent[None]))
 
     def right(name: str) -> bool:
         got = programs[name](operand, output)
@@ -136,71 +125,59 @@ def gradients(record: measurements.Record, size: int, slices: int, both: bool, r
 
     compare(
         record,
-        f"value and gradients, one rank, {slices} slices",
-        {
-            name: Timed(lambda run=run: jax.block_until_ready(run(operand, output)))
-            for name, run in programs.items()
-        }
-        | {"copy": measurements.copies(operand, 8)},
+        f"value and gradients, one rank, {UPDATES} slices",
+        {name: Timed(partial(run, operand, output)) for name, run in programs.items()},
+        measurements.copies(operand, 8),
         rounds,
         operand,
         right,
     )
 
 
-def ways(both: bool) -> dict[str, Any]:
-    return {"fastjax": fast} | ({"jax.lax": xla} if both else {})
-
-
 def compare(
     record: measurements.Record,
     what: str,
     cases: dict[str, Timed],
+    copies: Timed,
     rounds: int,
     rows: jax.Array,
     right: Callable[[str], bool],
 ) -> None:
     """Wrong is only what fastjax does wrong; of XLA a note is taken."""
-    record.measure(what, cases, rounds, lambda: right("fastjax"), rows=rows)
+    record.measure(what, {**cases, "copy": copies}, rounds, lambda: right("fastjax"), rows=rows)
     if "jax.lax" in cases and not right("jax.lax"):
         record.note(f"jax.lax.ragged_all_to_all is wrong: {what}, {rows.nbytes} bytes")
 
 
-def beside_xla(record: measurements.Record, runs: bool, measure: Callable[[bool], None]) -> None:
+def beside_xla(record: measurements.Record, runs: bool, measure: Callable[..., None]) -> None:
     """Measures both, or fastjax alone where XLA's does not run, or turns out to fail."""
     if runs:
         try:
-            return measure(True)
+            return measure(ways=[*WAYS])
         except jax.errors.JaxRuntimeError as error:
             record.note(f"one of both failed: {str(error)[:300]}; next, fastjax alone")
-    return measure(False)
+    return measure(ways=["fastjax"])
 
 
-def main() -> int:
-    given = measurements.arguments(__doc__)
-    record = measurements.Record(given.json)
+def steps(record: measurements.Record, tiny: bool) -> list[Any]:
     wrong = why_not()
     if wrong:
         record.note(f"jax.lax.ragged_all_to_all does not run here: {wrong}")
-    rounds = 2 if given.tiny else 20
+    rounds = 2 if tiny else 20
     # Bytes, slices, and how many exchanges are one program.
     shapes = [(KIB, UPDATES, 2), (64 * KIB, UPDATES, 2), (MIB, MANY_UPDATES, 2)]
-    if not given.tiny:
+    if not tiny:
         shapes = [(KIB, UPDATES, 32), (64 * KIB, UPDATES, 32), (MIB, UPDATES, 32)]
         shapes += [(16 * MIB, UPDATES, 16), (128 * MIB, UPDATES, 16), (1024 * MIB, UPDATES, 4)]
         shapes += [(128 * MIB, MANY_UPDATES, 16)]
-    measures: list[Callable[[bool], None]] = [
-        lambda both, size=size, slices=slices, times=times: values(
-            record, size, slices, both, rounds, times
-        )
+    of_values = [
+        partial(values, record, size=size, slices=slices, times=times, rounds=rounds)
         for size, slices, times in shapes
     ]
-    size = 64 * KIB if given.tiny else 128 * MIB
-    measures.append(lambda both: gradients(record, size, UPDATES, both, rounds))
-    return record.each(
-        lambda measure=measure: beside_xla(record, not wrong, measure) for measure in measures
-    )
+    size = 64 * KIB if tiny else 128 * MIB
+    of_both = partial(gradients, record, size=size, rounds=rounds)
+    return [partial(beside_xla, record, not wrong, each) for each in (*of_values, of_both)]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measurements.main(__doc__, steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,44 +19,45 @@ EMPTY_GOAL = 0.05  # what empty slices may add
 
 
 def played(topology: fastjax.Topology, scheduler: str) -> measurements.Exchange:
-    return lambda *args: loopback_ragged_all_to_all(*args, topology=topology, scheduler=scheduler)
+    return partial(loopback_ragged_all_to_all, topology=topology, scheduler=scheduler)
 
 
 def with_itself() -> measurements.Exchange:
-    return measurements.on_one_rank(
-        lambda *args: fastjax.fast_ragged_all_to_all(*args, axis_name="x")
-    )
+    return measurements.on_one_rank(fastjax.fast_ragged_all_to_all)
 
 
 def bandwidth(
     record: measurements.Record,
-    shape: tuple[int, int],
+    topology: fastjax.Topology,
     scheduler: str,
     row_bytes: int,
     total: int,
     rounds: int,
 ) -> None:
     """Rows to the experts of all ranks, by a popularity of 1 / rank^0.8."""
-    ranks = shape[0] * shape[1]
+    ranks = topology.servers * topology.devices_per_server
     rng = np.random.default_rng(5)
     sizes = measurements.zipf_sizes(rng, ranks, ranks, total // ranks // row_bytes)
     meta = reference.packed(sizes)
     sent, got = (max(rows, 1) for rows in reference.rows_needed(meta))
     operand = measurements.random_rows(1, (ranks, sent, row_bytes // 2), jnp.bfloat16)
     output = jnp.zeros((ranks, got, row_bytes // 2), jnp.bfloat16)
-    exchange = played(fastjax.Topology(*shape), scheduler)
+    exchange = played(topology, scheduler)
     loop = Loop(exchange, 4, operand, output, meta.arrays())
 
     def right() -> bool:
         """Of one exchange, against a gather on the same device: there is much to compare."""
         once = Loop(exchange, 1, operand, output, loop.meta)
-        once.run()
         wanted = reference.exchange_in_jax(operand, output, meta)
-        return bool(jnp.array_equal(once.output, wanted))
+        return bool(jnp.array_equal(once.run(), wanted))
 
-    what = f"loopback {shape[0]}x{shape[1]}, {scheduler}, rows of {row_bytes} B"
-    cases = {"exchange": loop.timed(), "copy": measurements.copies(operand, 8)}
+    what = f"loopback {name_of(topology)}, {scheduler}, rows of {row_bytes} B"
+    cases = {"exchange": loop.timed, "copy": measurements.copies(operand, 8)}
     record.measure(what, cases, rounds, right, rows=operand)
+
+
+def name_of(topology: fastjax.Topology) -> str:
+    return f"{topology.servers}x{topology.devices_per_server}"
 
 
 def small(
@@ -73,11 +74,11 @@ def small(
     times, rounds = (2, 3) if tiny else (50, 40)
     alone = Loop(exchange, 1, operand, output, arrays)
     cases = {
-        "in a loop": Loop(exchange, times, operand, output, arrays).timed(),
-        "program of one exchange": alone.timed(),
+        "in a loop": Loop(exchange, times, operand, output, arrays).timed,
+        "program of one exchange": alone.timed,
         "program of one addition": Loop(
             lambda _, out, *__: out + 1, 1, operand, output, arrays
-        ).timed(),
+        ).timed,
     }
 
     def right() -> bool:
@@ -97,16 +98,6 @@ def small(
     )
 
 
-def one_row_each(record: measurements.Record, shape: tuple[int, int], tiny: bool) -> None:
-    ranks = shape[0] * shape[1]
-    meta = reference.packed(np.ones((ranks, ranks), np.int64))
-    for scheduler in ("fast", "direct"):
-        what = f"one row to each of {ranks} peers, {shape[0]}x{shape[1]} loopback, {scheduler}"
-        small(record, what, played(fastjax.Topology(*shape), scheduler), meta, tiny)
-    meta = reference.packed(np.ones((1, 1), np.int64))
-    small(record, "one row, one rank", with_itself(), meta, tiny)
-
-
 def empty_slices(record: measurements.Record, total: int, rounds: int) -> None:
     """256 slices of which 250 are empty, beside the six that are not: the same rows."""
     rng = np.random.default_rng(6)
@@ -114,52 +105,48 @@ def empty_slices(record: measurements.Record, total: int, rounds: int) -> None:
     many = np.zeros((1, 256), np.int64)
     many[0, np.sort(rng.permutation(256)[:6])] = few[0]
     operand = measurements.random_rows(3, (total // 8192, 4096), jnp.bfloat16)
-    loops = [
-        Loop(
-            with_itself(),
-            8,
-            operand,
-            jnp.zeros_like(operand),
-            [array[0] for array in reference.packed(sizes).arrays()],
-        )
-        for sizes in (many, few)
-    ]
+
+    def loop(sizes: np.ndarray) -> Loop:
+        arrays = [array[0] for array in reference.packed(sizes).arrays()]
+        return Loop(with_itself(), 8, operand, jnp.zeros_like(operand), arrays)
+
+    loops = {"256 slices": loop(many), "6 slices": loop(few)}
     record.measure(
         "one rank, 256 slices, 250 of them empty",
         {
-            "256 slices": loops[0].timed(),
-            "6 slices": loops[1].timed(),
+            **{name: each.timed for name, each in loops.items()},
             "copy": measurements.copies(operand, 8),
         },
         rounds,
-        lambda: all(bool(jnp.array_equal(loop.output, operand)) for loop in loops),
+        lambda: all(bool(jnp.array_equal(each.output, operand)) for each in loops.values()),
         rows=operand,
         goal=f"within {EMPTY_GOAL:.0%} of 6 slices",
         met=lambda made: made["ratios"]["6 slices"] >= 1 - EMPTY_GOAL,
     )
 
 
-def main() -> int:
-    given = measurements.arguments(__doc__)
-    record = measurements.Record(given.json)
-    rounds = 2 if given.tiny else 20
-    total = 64 * KIB if given.tiny else 512 * MIB
-    shape = (2, 2) if given.tiny else (4, 8)
-    row_bytes = 256 if given.tiny else 8192
-    return record.each(
-        [
-            lambda: one_row_each(record, shape, given.tiny),
-            *(
-                lambda bytes_=bytes_: empty_slices(record, bytes_, rounds)
-                for bytes_ in ((MIB,) if given.tiny else (64 * MIB, 256 * MIB))
-            ),
-            *(
-                lambda name=name, row=row: bandwidth(record, shape, name, row, total, rounds)
-                for name, row in (("fast", row_bytes), ("direct", row_bytes), ("fast", 256))
-            ),
-        ]
-    )
+def steps(record: measurements.Record, tiny: bool) -> list[Any]:
+    rounds, total = (2, 64 * KIB) if tiny else (20, 512 * MIB)
+    topology, row_bytes = (fastjax.Topology(2, 2), 256) if tiny else (fastjax.Topology(4, 8), 8192)
+    ranks = topology.servers * topology.devices_per_server
+    to_all, to_one = (reference.packed(np.ones((n, n), np.int64)) for n in (ranks, 1))
+    to_peers = f"one row to each of {ranks} peers, {name_of(topology)} loopback"
+    return [
+        *(
+            partial(small, record, f"{to_peers}, {name}", played(topology, name), to_all, tiny)
+            for name in ("fast", "direct")
+        ),
+        partial(small, record, "one row, one rank", with_itself(), to_one, tiny),
+        *(
+            partial(empty_slices, record, of_all, rounds)
+            for of_all in ((MIB,) if tiny else (64 * MIB, 256 * MIB))
+        ),
+        *(
+            partial(bandwidth, record, topology, name, row, total, rounds)
+            for name, row in (("fast", row_bytes), ("direct", row_bytes), ("fast", 256))
+        ),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measurements.main(__doc__, steps)

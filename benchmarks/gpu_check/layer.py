@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import sys
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,14 +27,14 @@ def expert(rows: Any, params: Any) -> Any:
 
 
 def by_layer(x: Any, ids: Any, weights: Any, params: Any, experts: int) -> Any:
-    layer = functools.partial(moe.layer, expert_fn=expert, num_experts=experts, axis_name="x")
+    layer = partial(moe.layer, expert_fn=expert, num_experts=experts)
     return measurements.on_one_rank(layer)(x, ids, weights, params)
 
 
 def by_ragged_dot(x: Any, ids: Any, weights: Any, params: Any, experts: int) -> Any:
     order = jnp.argsort(ids.ravel())
     sizes = jnp.bincount(ids.ravel(), length=experts).astype(jnp.int32)
-    dot = functools.partial(jax.lax.ragged_dot, group_sizes=sizes)
+    dot = partial(jax.lax.ragged_dot, group_sizes=sizes)
     rows = x[order // ids.shape[1]]
     made = dot(jax.nn.silu(dot(rows, params[0])) * dot(rows, params[1]), params[2])
     back = jnp.zeros_like(made).at[order].set(made, unique_indices=True)
@@ -50,7 +49,7 @@ def problem(tokens: int, width: int, inner: int, experts: int, top_k: int) -> li
     scores = popularity + rng.gumbel(size=(tokens, experts))
     ids = np.argsort(-scores, 1)[:, :top_k].astype(np.int32)
     weights = rng.dirichlet(np.ones(top_k), tokens).astype(np.float32)
-    rows = functools.partial(measurements.random_rows, dtype=jnp.bfloat16)
+    rows = partial(measurements.random_rows, dtype=jnp.bfloat16)
     shapes = (experts, width, inner), (experts, width, inner), (experts, inner, width)
     params = tuple(
         rows(seed, shape) * jnp.bfloat16(shape[1] ** -0.5) for seed, shape in enumerate(shapes)
@@ -76,7 +75,7 @@ def measure(
     arrays = problem(tokens, *shape)
     programs = {}
     for name, way in {"fastjax": by_layer, "ragged_dot": by_ragged_dot}.items():
-        layer = functools.partial(way, experts=shape[2])
+        layer = partial(way, experts=shape[2])
         programs[name] = jax.jit(with_gradients(layer) if gradients else layer)
 
     def right() -> bool:
@@ -88,29 +87,24 @@ def measure(
 
     record.measure(
         f"{'value and gradients' if gradients else 'value'}, {tokens} tokens, {model}",
-        {
-            name: Timed(lambda run=run: jax.block_until_ready(run(*arrays)))
-            for name, run in programs.items()
-        },
+        {name: Timed(partial(run, *arrays)) for name, run in programs.items()},
         rounds,
         right,
         rows=arrays[0],
     )
 
 
-def main() -> int:
-    given = measurements.arguments(__doc__)
-    record = measurements.Record(given.json)
+def steps(record: measurements.Record, tiny: bool) -> list[Any]:
     tokens, models, rounds = (64, 4096), MODELS, 10
-    if given.tiny:
+    if tiny:
         tokens, models, rounds = (64,), {"4 of 16 x 8": (16, 8, 4, 2)}, 2
-    return record.each(
-        functools.partial(measure, record, model, count, shape, gradients, rounds)
+    return [
+        partial(measure, record, model, count, shape, gradients, rounds)
         for model, shape in models.items()
         for count in tokens
         for gradients in (False, True)
-    )
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measurements.main(__doc__, steps)

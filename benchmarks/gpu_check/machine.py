@@ -25,8 +25,6 @@ PACKAGES = (
     *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "jax-cuda12-plugin"),
     *("nvidia-nccl-cu13", "nvidia-nccl-cu12", "numpy", "nanobind", "scikit-build-core", "pytest"),
 )
-# The first NCCL that has ranks share a GPU, where it is told to.
-NCCL_OF_SHARED_GPUS = (2, 30, 3)
 
 
 def lacks() -> list[str]:
@@ -57,28 +55,19 @@ def search_path() -> str:
 def output(*command: str) -> str:
     """What a program writes; empty if there is none, or it fails."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
+        said = subprocess.check_output(
+            command, text=True, timeout=60, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return said.strip()
 
 
 @functools.cache  # a GPU that nobody uses takes a second to answer
 def gpu() -> dict[str, str]:
-    """The first GPU, by nvidia-smi; one that does not know all we ask is asked less."""
-    for fields in (QUERY, QUERY[:2]):
-        listed = output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
-        if listed:
-            values = [value.strip() for value in listed.splitlines()[0].split(",")]
-            return dict(zip(fields, values, strict=False))
-    return {}
+    """The first GPU, by nvidia-smi; empty if there is none."""
+    listed = output("nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader")
+    return dict(zip(QUERY, listed.splitlines()[0].split(", "), strict=True)) if listed else {}
 
 
 @functools.cache
@@ -91,7 +80,11 @@ def nccl() -> tuple[str, tuple[int, ...]]:
         "import ctypes, sys; number = ctypes.c_int(); "
         "ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number)); print(number.value)"
     )
-    for name in (*_packaged("nvidia.nccl", "lib/libnccl.so.2"), "libnccl.so.2"):
+    packaged: list[str] = []
+    with contextlib.suppress(ModuleNotFoundError):  # there is no package "nvidia"
+        spec = importlib.util.find_spec("nvidia.nccl")
+        packaged = [*((spec and spec.submodule_search_locations) or ())]
+    for name in (*(f"{folder}/lib/libnccl.so.2" for folder in packaged), "libnccl.so.2"):
         number = output(sys.executable, "-c", script, name).rpartition("\n")[2]
         if number.isdigit() and int(number) >= 10_000:  # numbered so since 2.9
             return name, (int(number) // 10_000, int(number) // 100 % 100, int(number) % 100)
@@ -100,24 +93,13 @@ def nccl() -> tuple[str, tuple[int, ...]]:
 
 def has_ucx() -> bool:
     """Whether Python's environment has the libucx wheel, with UCX and its headers."""
-    return bool(_packaged("libucx", "include/ucp/api/ucp.h"))
-
-
-def _packaged(package: str, file: str) -> list[str]:
-    """A file of a package that is installed, without loading it."""
-    parent = package.rpartition(".")[0]
-    if parent and importlib.util.find_spec(parent) is None:
-        return []
-    spec = importlib.util.find_spec(package)
-    folders = (spec and spec.submodule_search_locations) or ()
-    return [str(path) for path in (Path(folder) / file for folder in folders) if path.exists()]
+    return importlib.util.find_spec("libucx") is not None
 
 
 def commit(root: Path) -> str:
     """Of the source; "+" if it was changed since, "unknown" in a copy without its history."""
-    known = output("git", "-C", str(root), "rev-parse", "HEAD")
-    changed = output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no")
-    return known + ("+" if changed else "") if known else "unknown"
+    describe = ("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+")
+    return output("git", "-C", str(root), *describe) or "unknown"
 
 
 def describe() -> dict[str, str | int | float]:

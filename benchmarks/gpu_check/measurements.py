@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import functools
 import json
 import os
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import reference
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from fastjax import _core
-from gpu_check.report import moves_of
+from gpu_check.report import cells
 
-WARM_UPS = 2  # rounds at least
 WARM_SECONDS = 0.3  # at least: the clocks of a GPU that had nothing to do rise first
 KIB, MIB = 1 << 10, 1 << 20
 
-Work = Callable[[], None]
 Exchange = Callable[..., jax.Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """Something to time.
+class Timed(NamedTuple):
+    """Something to time: `work` does it `times` times, and returns what is to be waited for."""
 
-    Attributes:
-      work: does it, and returns when it is done.
-      times: how often it does it.
-    """
-
-    work: Work
+    work: Callable[[], Any]
     times: int = 1
+
+    def microseconds(self) -> float:
+        """Of doing it once."""
+        start = time.perf_counter()
+        jax.block_until_ready(self.work())
+        return 1e6 * (time.perf_counter() - start) / self.times
 
 
 def interleaved(cases: Mapping[str, Timed], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of each case, once, by round.
+    """Microseconds of each case, by round.
 
     Each round has all cases, in an order of its own: what disturbs the machine for a while disturbs
     all.
@@ -52,19 +50,15 @@ def interleaved(cases: Mapping[str, Timed], rounds: int) -> dict[str, list[float
     rng = np.random.default_rng(0)
     series: dict[str, list[float]] = {name: [] for name in cases}
     names = list(cases)
-    for _ in range(WARM_UPS):  # compiles
-        for name in names:
-            cases[name].work()
+    for name in names:  # compiles
+        cases[name].microseconds()
     warm = time.perf_counter() + WARM_SECONDS
     while time.perf_counter() < warm:
         for name in names:
-            cases[name].work()
+            cases[name].microseconds()
     for _ in range(rounds):
         for name in rng.permutation(names).tolist():
-            start = time.perf_counter()
-            cases[name].work()
-            seconds = time.perf_counter() - start
-            series[name].append(1e6 * seconds / cases[name].times)
+            series[name].append(cases[name].microseconds())
     return series
 
 
@@ -73,9 +67,9 @@ def moved(timed: Timed) -> dict[str, int]:
 
     Empty where the GPU's transport has no part in it.
     """
-    platform = "cpu" if jax.devices()[0].platform == "cpu" else "cuda"
+    platform = "cpu" if device().platform == "cpu" else "cuda"
     before = _core.gpu_tally(platform)
-    timed.work()
+    jax.block_until_ready(timed.work())
     after = _core.gpu_tally(platform)
     counted = {name: (after[name] - before[name]) // timed.times for name in after}
     return counted if counted["exchanges"] else {}
@@ -83,9 +77,9 @@ def moved(timed: Timed) -> dict[str, int]:
 
 def spread(microseconds: list[float]) -> dict[str, float]:
     """As the C++ programs write it."""
-    low, p25, median, p75, high = np.quantile(microseconds, [0, 0.25, 0.5, 0.75, 1]).tolist()
-    runs = len(microseconds)
-    return {"runs": runs, "min": low, "p25": p25, "median": median, "p75": p75, "max": high}
+    names = ("min", "p25", "median", "p75", "max")
+    quantiles = np.quantile(microseconds, [0, 0.25, 0.5, 0.75, 1]).tolist()
+    return {"runs": len(microseconds), **dict(zip(names, quantiles, strict=True))}
 
 
 class Record:
@@ -95,7 +89,6 @@ class Record:
         self.path = path
         self.measurements: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.device = ""
 
     def measure(
         self,
@@ -138,10 +131,7 @@ class Record:
         }
         made["met"] = met(made) if met else None
         self.measurements.append(made)
-        share = f", {ratios['copy']:.3f} of the copy" if "copy" in ratios else ""
-        moves = f", {moves_of(made['moved'], made['bytes'])}" if made["moved"] else ""
-        verdict = "" if made["right"] else " WRONG RESULT"
-        print(f"{what}: {made['us']['median']:.1f} us{share}{moves}{verdict}", flush=True)
+        print(*filter(None, cells(made)), sep=" | ", flush=True)
         self._write()
 
     def note(self, text: str) -> None:
@@ -151,50 +141,51 @@ class Record:
         self._write()
 
     def _write(self) -> None:
-        record = {"device": self.device, "figures": self.measurements, "notes": self.notes}
+        record = {"device": f"{device().platform}: {device().device_kind}"}
+        record |= {"figures": self.measurements, "notes": self.notes}
         self.path.write_text(json.dumps(record) + "\n")
 
-    def each(self, steps: Iterable[Work]) -> int:
-        """Takes one step after the other, also after one that fails; returns the process's status.
 
-        That is 1 if a step failed, a result was wrong, or nothing was measured.
-        """
-        device = jax.devices()[0]
-        self.device = f"{device.platform}: {device.device_kind}"
-        # Without its plugin, JAX goes on with the CPU even where it is asked for the GPU first.
-        if os.environ.get("JAX_PLATFORMS", "").startswith("cuda") and device.platform != "gpu":
-            self.note(f"failed: JAX sees no GPU, its first device is {self.device}")
-            return 1
-        failed = False
-        for step in steps:
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001  # machine time is dear: the others go on
-                traceback.print_exc()
-                failed = True
-                self.note(f"failed: {type(error).__name__}: {str(error)[:500]}")
-        wrong = [each["what"] for each in self.measurements if not each["right"]]
-        for what in wrong:
-            print(f"wrong result: {what}")
-        return 1 if failed or wrong or not self.measurements else 0
+def main(description: str | None, steps: Callable[[Record, bool], list[Callable[[], Any]]]) -> None:
+    """The program of a part: takes one step after the other, also after one that fails.
 
+    It fails if a step did, if a result was wrong, or if nothing was measured.
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """What every measurement is told: where to write, and whether it is only to be tried out."""
+    Args:
+      description: of the program.
+      steps: from where they write, and whether they are only tried out, in sizes that are tiny.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--tiny", action="store_true", help="sizes to try it out with")
-    return parser.parse_args()
+    given = parser.parse_args()
+    record = Record(given.json)
+    to_take = steps(record, given.tiny)
+    # Without its plugin, JAX goes on with the CPU even where it is asked for the GPU first.
+    if os.environ.get("JAX_PLATFORMS", "").startswith("cuda") and device().platform != "gpu":
+        sys.exit(f"JAX sees no GPU, its first device is of platform {device().platform}")
+    problems = []
+    for step in to_take:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  # machine time is dear: the others go on
+            traceback.print_exc()
+            problems.append(f"failed: {type(error).__name__}: {str(error)[:500]}")
+            record.note(problems[-1])
+    made = record.measurements
+    problems += [f"wrong result: {each['what']}" for each in made if not each["right"]]
+    sys.exit("\n".join(problems) or (None if made else "nothing was measured"))
 
 
 def device() -> Any:
     return jax.devices()[0]
 
 
-def on_one_rank(exchange: Exchange) -> Exchange:
-    """An exchange over axis "x", as that of one device with itself."""
+def on_one_rank(of_axis: Callable[..., Any]) -> Callable[..., Any]:
+    """What takes an `axis_name`, of an axis with this one device."""
     mesh = jax.sharding.Mesh(np.array([device()]), ("x",), axis_types=(AxisType.Auto,))
-    return jax.shard_map(exchange, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    local = functools.partial(of_axis, axis_name="x")
+    return jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
 
 
 class Loop:
@@ -210,37 +201,33 @@ class Loop:
         def body(operand: Any, output: Any, *meta: Any) -> Any:
             return jax.lax.fori_loop(0, times, lambda _, out: exchange(operand, out, *meta), output)
 
-        self.times = times
         self.operand = operand
-        self.meta = [jax.device_put(each, device()) for each in meta]
+        self.meta = jax.device_put(list(meta), device())
         self.output = jnp.array(output)  # its own: each run takes the last one's
         self.program = jax.jit(body, donate_argnums=1)
+        self.timed = Timed(self.run, times)
 
-    def run(self) -> None:
+    def run(self) -> jax.Array:
         self.output = self.program(self.operand, self.output, *self.meta)
-        self.output.block_until_ready()
-
-    def timed(self) -> Timed:
-        return Timed(self.run, self.times)
+        return self.output
 
 
 def copies(rows: Any, times: int) -> Timed:
     """Copies of an array on its device, queued one behind the other."""
     copy = jax.jit(jnp.copy)
 
-    def run() -> None:
+    def run() -> jax.Array:
         last = rows
         for _ in range(times):
             last = copy(rows)
-        last.block_until_ready()
+        return last
 
     return Timed(run, times)
 
 
 def random_rows(seed: int, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Rows whose bits are random, but for NaNs, made where they are used."""
-    key = jax.random.key(seed)
-    return jax.random.normal(key, shape, jnp.float32).astype(dtype)
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32).astype(dtype)
 
 
 def zipf_sizes(rng: np.random.Generator, senders: int, entries: int, rows: int) -> np.ndarray:
@@ -251,11 +238,3 @@ def zipf_sizes(rng: np.random.Generator, senders: int, entries: int, rows: int) 
     weights = rng.permutation((1.0 + np.arange(entries)) ** -0.8)
     ends = np.round(np.cumsum(weights) / weights.sum() * rows).astype(np.int64)
     return np.tile(np.diff(ends, prepend=0), (senders, 1))
-
-
-def shuffled(rng: np.random.Generator, sizes: np.ndarray) -> reference.Metadata:
-    """Slices of one rank, side by side, whose output offsets are in another order."""
-    meta = reference.packed(sizes)
-    order = rng.permutation(sizes.shape[1])
-    meta.output_offsets[0, order] = np.cumsum(sizes[0, order]) - sizes[0, order]
-    return meta

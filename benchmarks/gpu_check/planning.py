@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import Any
 
 import jax
@@ -44,29 +44,24 @@ def measure(
         return bool(np.array_equal(table[:used], wanted[:used]))
 
     cases = {
-        "in a loop": Timed(lambda: loop(sizes).block_until_ready(), times),
-        "program of one plan": Timed(lambda: once(sizes).block_until_ready()),
+        "in a loop": Timed(partial(loop, sizes), times),
+        "program of one plan": Timed(partial(once, sizes)),
     }
-    shape = f"{topology.servers}x{topology.devices_per_server}"
     goal: dict[str, Any] = {}
-    if shape == "4x8":
+    if ranks == 32:
         goal["goal"] = f"at most {GOAL_US:.0f} us"
         goal["met"] = lambda made: made["us"]["median"] <= GOAL_US
+    shape = f"{topology.servers}x{topology.devices_per_server}"
     record.measure(f"plan {shape}, {scheduler}", cases, rounds, right, **goal)
 
 
-def main() -> int:
-    given = measurements.arguments(__doc__)
-    record = measurements.Record(given.json)
-    shapes = [(2, 2)] if given.tiny else [(4, 8), (2, 8), (8, 8)]
-    return record.each(
-        lambda shape=shape, scheduler=scheduler: measure(
-            record, fastjax.Topology(*shape), scheduler, given.tiny
-        )
-        for shape in shapes
+def steps(record: measurements.Record, tiny: bool) -> list[Any]:
+    return [
+        partial(measure, record, fastjax.Topology(*shape), scheduler, tiny)
+        for shape in ([(2, 2)] if tiny else [(4, 8), (2, 8), (8, 8)])
         for scheduler in ("fast", "auto")
-    )
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measurements.main(__doc__, steps)

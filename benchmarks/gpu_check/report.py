@@ -1,10 +1,11 @@
-"""The record as text and as a page; without JAX, which the machine's Python may lack."""
+"""The record as a page; without JAX, which the machine's Python may lack."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import records
 
 SCHEMA = "fastjax-gpu-1"
 
@@ -16,24 +17,6 @@ _LEGEND = (
 )
 _BYTES = ("packed", "sent", "copied", "unpacked", "summed")
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def lines(value: Any, indent: str = "") -> str:
-    """JSON with a line for each measurement: for each element of a list of objects."""
-    inner = indent + " "
-    if isinstance(value, dict) and any(map(_has_objects, value.values())):
-        items = [f"{inner}{json.dumps(name)}: {lines(v, inner)}" for name, v in value.items()]
-        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
-    if isinstance(value, list) and _has_objects(value):
-        return "[\n" + ",\n".join(inner + lines(v, inner) for v in value) + f"\n{indent}]"
-    return json.dumps(value)
-
-
-def _has_objects(value: Any) -> bool:
-    """Whether a list of objects is in it."""
-    if isinstance(value, dict):
-        return any(map(_has_objects, value.values()))
-    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def page(record: dict[str, Any], _title: str = "") -> str:
@@ -62,18 +45,16 @@ def page(record: dict[str, Any], _title: str = "") -> str:
         if part == "kernels":
             sections += ["## kernels", _kernels(result)]
         else:
-            sections += [
-                f"## {part}",
-                _measurements(result),
-                *(f"- {_cell(n)}" for n in result["notes"]),
-            ]
+            header = ("what", "bytes", "us", "of copy", "moved", "beside it", "goal")
+            made = _table(header, map(cells, result["figures"]))
+            sections += [f"## {part}", made, *(f"- {_cell(n)}" for n in result["notes"])]
     return "\n\n".join(sections) + "\n"
 
 
 def _kernels(result: dict[str, Any]) -> str:
     rows = []
     for sized in result["sizes"]:
-        size, copy = size_of(sized["bytes"]), sized["copy_us"]
+        size, copy = _size(sized["bytes"]), sized["copy_us"]
         for case in sized["cases"]:
             share, goal = case["share_of_copy"], case["goal"]
             rows.append(
@@ -98,29 +79,25 @@ def _kernels(result: dict[str, Any]) -> str:
     )
 
 
-def _measurements(result: dict[str, Any]) -> str:
-    rows = []
-    for made in result["figures"]:
-        share = made["share_of_copy"]
-        beside = "; ".join(
-            f"{name} {_times(found)} ({made['ratios'][name]:.2f}x)"
-            for name, found in made["beside"].items()
-        )
-        rows.append(
-            (
-                made["what"] + (" (WRONG)" if made["right"] is False else ""),
-                size_of(made["bytes"]) if made["bytes"] else "",
-                _times(made["us"]),
-                "" if share is None else f"{share:.3f}",
-                moves_of(made["moved"], made["bytes"]),
-                beside,
-                "" if made["met"] is None else _goal(made["goal"], made["met"]),
-            )
-        )
-    return _table(("what", "bytes", "us", "of copy", "moved", "beside it", "goal"), rows)
+def cells(made: Mapping[str, Any]) -> list[str]:
+    """A measurement's line of the table."""
+    share = made["share_of_copy"]
+    beside = [
+        f"{name} {_times(found)} ({made['ratios'][name]:.2f}x)"
+        for name, found in made["beside"].items()
+    ]
+    return [
+        made["what"] + ("" if made["right"] else " (WRONG)"),
+        _size(made["bytes"]) if made["bytes"] else "",
+        _times(made["us"]),
+        "" if share is None else f"{share:.3f}",
+        _moves(made["moved"], made["bytes"]),
+        "; ".join(beside),
+        "" if made["met"] is None else _goal(made["goal"], made["met"]),
+    ]
 
 
-def moves_of(counted: Mapping[str, int], size: int) -> str:
+def _moves(counted: Mapping[str, int], size: int) -> str:
     """Bytes as multiples of `size`, those of the exchange: what is packed, sent and unpacked is
     moved three times."""
     if not counted:
@@ -140,7 +117,7 @@ def _times(found: dict[str, float]) -> str:
     return f"{found['median']:.1f} ({found['p25']:.1f}-{found['p75']:.1f})"
 
 
-def size_of(number: int) -> str:
+def _size(number: int) -> str:
     """In the largest unit that is not larger."""
     for unit, name in _UNITS:
         if number >= unit:
@@ -148,9 +125,8 @@ def size_of(number: int) -> str:
     return f"{number} B"
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return records.table(header, rows, texts=len(header))
 
 
 def _cell(text: str) -> str:

@@ -12,6 +12,8 @@ from gpu_support import device_of
 from exchange_checks import CHECKS, exchange_jobs
 from exchange_checks.exchange_jobs import CONFIGURATIONS, ON_CPUS, ON_GPUS
 
+NCCL_OF_SHARED_GPUS = (2, 30, 3)  # the first that has ranks share a GPU, where it is told to
+
 
 def marks(configuration: str, name: str) -> list[Any]:
     found = []
@@ -57,7 +59,7 @@ def test_exchanges(configuration, name):
 
 def lacking(made):
     """What this machine has not."""
-    if made.shares_a_gpu and machine.nccl()[1] < machine.NCCL_OF_SHARED_GPUS:
+    if made.shares_a_gpu and machine.nccl()[1] < NCCL_OF_SHARED_GPUS:
         return f"NCCL {machine.nccl()[1]} has no two processes share a GPU; 2.30.3 does"
     if made.backend.processes > 1 and not machine.has_ucx():
         return "processes find each other by UCX, and there is no libucx here"

@@ -11,15 +11,13 @@ from gpu_check import machine
 from gpu_check.parts import MEASUREMENTS, SANITIZERS
 
 ROOT = Path(__file__).parents[2]
-PYTHON = sys.executable
 # Those that compile, and the tests, which are run as such.
-OTHERS = ("programs", "driver", "nccl", "kernels", "tests")
-EMULATED = ("--emulated", "--installed", "--skip", *OTHERS)
+OTHERS = ("package", "programs", "driver", "nccl", "kernels", "tests")
 
 
 def gpu_check(*arguments):
     return subprocess.run(
-        [PYTHON, ROOT / "benchmarks" / "gpu_check", *arguments],
+        [sys.executable, ROOT / "benchmarks" / "gpu_check", *arguments],
         capture_output=True,
         text=True,
         timeout=280,
@@ -27,26 +25,17 @@ def gpu_check(*arguments):
     )
 
 
-def record_in(folder):
-    return json.loads((folder / "gpu.json").read_text())
-
-
-def statuses(record):
-    return {part["name"]: part["status"] for part in record["parts"]}
-
-
 def test_all_measurements_on_the_emulated_gpu(tmp_path):
-    out = tmp_path / "out"
-    done = gpu_check(
-        *EMULATED, "--folder", str(tmp_path / "all"), "--out", str(out), "--commit", "abc"
-    )
-    logs = "\n".join(log.read_text() for log in (tmp_path / "all").glob("*.log"))
+    folder, out = tmp_path / "all", tmp_path / "out"
+    options = ("--folder", folder, "--out", out, "--commit", "abc", "--skip", *OTHERS)
+    done = gpu_check("--emulated", *options)
+    logs = "\n".join(log.read_text() for log in folder.glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
-    record = record_in(out)
+    record = json.loads((out / "gpu.json").read_text())
     assert record["commit"] == "abc"
     assert record["emulated"]
-    assert statuses(record) == {
-        **dict.fromkeys(("package", *OTHERS, *SANITIZERS), "skipped"),
+    assert {part["name"]: part["status"] for part in record["parts"]} == {
+        **dict.fromkeys((*OTHERS, *SANITIZERS), "skipped"),
         **dict.fromkeys(MEASUREMENTS, "passed"),
     }
     assert set(record["results"]) == set(MEASUREMENTS)
@@ -67,12 +56,12 @@ def test_all_measurements_on_the_emulated_gpu(tmp_path):
     table = (out / "gpu.md").read_text()
     assert table in done.stdout
     assert "these times mean nothing" in table
-    assert done.stdout.startswith("Skipped:\n  package: the fastjax that is installed is used\n")
+    assert done.stdout.startswith("Skipped:\n  package: --skip names it\n")
     assert sorted(file.name for file in out.iterdir()) == ["gpu.json", "gpu.md", "gpu_logs.tar.gz"]
     with tarfile.open(out / "gpu_logs.tar.gz") as archive:
         assert set(archive.getnames()) == {f"gpu_logs/{name}.log" for name in MEASUREMENTS}
         log = archive.extractfile("gpu_logs/planning.log")
-        assert log.read() == (tmp_path / "all" / "planning.log").read_bytes()
+        assert log.read() == (folder / "planning.log").read_bytes()
 
 
 @pytest.mark.skipif(bool(machine.gpu()), reason="there is a GPU here")
