@@ -22,9 +22,9 @@ import processes
 import records
 import schedule_tables
 import simulated_cluster
+from emulated_cluster import bench as emulated_bench
 from emulated_cluster import layer as emulated_layer
 from emulated_cluster import overlap as emulated_overlap
-from emulated_cluster import report as emulated_cluster
 from emulated_cluster import training
 from gpu_check import report as gpu_report
 from records import table
@@ -70,7 +70,7 @@ def summary(found: dict[str, dict[str, Any]]) -> str:
 PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     BENCH_SCHEMA: page,
     deduplication_tables.SCHEMA: deduplication_tables.page,
-    emulated_cluster.SCHEMA: emulated_cluster.page,
+    emulated_bench.SCHEMA: emulated_bench.page,
     endurance.SCHEMA: endurance.page,
     fault_matrix.SCHEMA: fault_matrix.page,
     gpu_compile.SCHEMA: gpu_compile.page,

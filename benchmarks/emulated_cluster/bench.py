@@ -1,19 +1,19 @@
-"""The measurement: a network, a job in it, and one record of what its processes saw."""
+"""Exchanges in the cluster: a job in it, the record of what its processes saw, and its page."""
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import records
 
 from emulated_cluster import launch, probe, work
-from emulated_cluster.fabric import Fabric, cluster
+from emulated_cluster.fabric import Fabric
 from emulated_cluster.options import BenchOptions
-from emulated_cluster.report import SCHEMA
-from emulated_cluster.worker import Task
 from fastjax.cli.shared.machine import usable_cores
 
+SCHEMA = "fastjax-emulated-cluster-2"
 FAN_INS = (1, 3, 6)
 # Of line rate: TCP needs a while to find it, and longer over long cables. Exchanges find its
 # connections warm.
@@ -23,26 +23,32 @@ _FLOW_SECONDS = 0.05
 _FLOW_BYTES = 1 << 16  # at least, so that it is offered first
 _FLOW_ROUNDS = 15
 
+BUSY = 0.70
+
+HEADER = ["scheme", "runs", "median s", "min", "max", "÷ limit", "wrong", "sent ÷ load"]
+HEADER += ["busiest NIC", "CPU, machine", "job"]
+LEGEND = (
+    "*limit*: the busiest server's bytes over all its NICs at line rate, without any headers. "
+    "Times are from the first process's start to the last one's end. *sent ÷ load*: bytes of all "
+    "frames sent, by those of the rows that go between servers; *busiest NIC*: what it sent, by "
+    "the mean of all. *CPU, machine*: share of all "
+    "cores that was busy, with whatever else ran but at low priority; *job*: what the job's "
+    "processes were charged; both of the busiest run. *wrong*: rows that differ from numpy's."
+)
+
 
 def run(options: BenchOptions) -> dict[str, Any]:
-    """Makes the cluster, measures everything in it and returns the record.
-
-    Raises:
-      ClusterError: there can be no cluster, or the job failed; nothing of either is left.
-    """
-    record = records.stamp(SCHEMA)
-    with cluster(options.fabric()) as fabric:
-        record["fabric"] = dataclasses.asdict(fabric)
+    """Makes the cluster, measures everything in it and returns the record."""
+    names = ("row_bytes", "seed", "rounds", "baseline_rounds", "seconds")
+    with launch.recorded(SCHEMA, options, names) as (record, fabric):
         seconds = max(options.seconds, _TCP_SECONDS, _TCP_DELAYS * fabric.delay)
         record["tcp"] = reference(fabric, seconds)
-        traffic = {name: _draw(options, fabric, name) for name in options.workloads}
-        record["options"] = {
-            name: getattr(options, name)
-            for name in ("row_bytes", "seed", "rounds", "baseline_rounds", "seconds")
+        traffic = {
+            name: work.draw(name, fabric, options.row_bytes, options.seconds, options.seed)
+            for name in options.workloads
         }
-        record["topology"] = options.topology()
         record["ours"] = launch.environment(fabric)
-        record["start"] = starting(options, fabric)
+        record["start"] = start_ups(options, fabric)
         results = run_job(options, fabric, traffic)
     record["workloads"] = [
         summary(options, name, matrix, [result[name] for result in results])
@@ -61,7 +67,7 @@ def reference(fabric: Fabric, seconds: float) -> dict[str, float]:
     }
 
 
-def starting(options: BenchOptions, fabric: Fabric) -> dict[str, Any]:
+def start_ups(options: BenchOptions, fabric: Fabric) -> dict[str, Any]:
     """What an exchange takes in which nothing crosses, and one with a single flow, by itself.
 
     The first is what it takes to collect the counts; what the second takes beyond that and beyond
@@ -83,38 +89,18 @@ def starting(options: BenchOptions, fabric: Fabric) -> dict[str, Any]:
     return {**seconds, "flow_bytes": int(flow[0, -1]) * options.row_bytes, "wrong": wrong}
 
 
-def _draw(options: BenchOptions, fabric: Fabric, workload: str) -> np.ndarray:
-    return work.draw(
-        workload,
-        fabric.servers,
-        fabric.rails,
-        options.row_bytes,
-        fabric.rate,
-        options.seconds,
-        options.seed,
-    )
-
-
 def run_job(
     options: BenchOptions, fabric: Fabric, traffic: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
-    """What each process measured, by workload and scheme.
-
-    Raises:
-      ClusterError: one failed, or had not finished when time was up, with what they printed.
-    """
-    task = Task(
-        fabric=dataclasses.asdict(fabric),
+    """What each process measured, by workload and scheme."""
+    names = ("row_bytes", "schedulers", "baselines", "rounds", "baseline_rounds", "seed")
+    return launch.run(
+        fabric,
+        "worker.py",
+        options,
         traffic={workload: matrix.tolist() for workload, matrix in traffic.items()},
-        row_bytes=options.row_bytes,
-        schedulers=options.schedulers,
-        baselines=options.baselines,
-        rounds=options.rounds,
-        baseline_rounds=options.baseline_rounds,
-        topology=options.topology(),
-        seed=options.seed,
+        **{name: getattr(options, name) for name in names},
     )
-    return launch.run(fabric, "worker.py", options.timeout, dataclasses.asdict(task))
 
 
 def summary(
@@ -177,3 +163,103 @@ def merge_run(run: tuple[dict[str, Any], ...]) -> dict[str, float]:
         "machine": (busy_after - busy_before) / max(1, after - before),
         "job": sum(part["cpu"] for part in run) / seconds / usable_cores(),
     }
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The network, in a sentence for each part."""
+    fabric = record["fabric"]
+    tcp = ", ".join(f"{share:.3f} for {fan_in}" for fan_in, share in record["tcp"].items())
+    rate, kib = fabric["rate"] / 1e6, 1024
+    return (
+        f"{fabric['servers']} servers of {fabric['rails']} devices; NICs and ports of {rate:g} "
+        f"Mbit/s, {fabric['port_buffer'] / kib:g} KiB in a port and "
+        f"{fabric['nic_buffer'] / kib:g} KiB in a NIC, MTU {fabric['mtu']}, TCP "
+        f"{fabric['congestion_control']}. Cables take {fabric['delay'] * 1e3:g} ms. gloo, which "
+        f"uses one interface, has one of "
+        f"{rate * fabric['rails']:g} Mbit/s, as if all NICs were one, unless said otherwise. "
+        f"Goodput of plain TCP into one port, by line rate: {tcp}."
+    )
+
+
+def starting(record: dict[str, Any]) -> str:
+    """What exchanges take in which little or nothing crosses."""
+    start = record["start"]
+    nothing, flow = (_spread(start[name]) for name in ("nothing", "flow"))
+    return (
+        f"An exchange in which nothing crosses takes {nothing}, one of a single flow of "
+        f"{start['flow_bytes'] / 1e3:.0f} kB {flow} ({len(start['flow'])} runs each)."
+    )
+
+
+def _spread(seconds: list[float]) -> str:
+    middle, least, most = np.median(seconds) * 1e3, min(seconds) * 1e3, max(seconds) * 1e3
+    return f"{middle:.1f} ms ({least:.1f} to {most:.1f})"
+
+
+def heading(workload: dict[str, Any]) -> str:
+    """What is exchanged."""
+    load = workload["load"]
+    return (
+        f"{workload['workload']}: limit {workload['limit_s']:.3f} s, "
+        f"{load['total'] / 1e6:.0f} MB between servers, {load['server'] / 1e6:.0f} MB at the "
+        f"busiest one; its busiest NIC alone, unbalanced: {workload['nic_limit']:.2f} x limit"
+    )
+
+
+def rows(workload: dict[str, Any]) -> Iterator[list[str]]:
+    """A line of the table for each scheme that ran."""
+    for scheme in workload["schemes"]:
+        if "skipped" in scheme:
+            yield [scheme["scheme"], "0", *["-"] * (len(HEADER) - 2)]
+            continue
+        yield [
+            scheme["scheme"],
+            str(scheme["runs"]),
+            *(f"{scheme[key]:.3f}" for key in ("median_s", "min_s", "max_s")),
+            f"{scheme['by_limit']:.2f}",
+            str(scheme["wrong"]),
+            f"{scheme['sent_by_load']:.2f}",
+            f"{scheme['busiest_by_mean']:.2f}",
+            f"{scheme['machine_busy']:.0%}",
+            f"{scheme['job_busy']:.0%}",
+        ]
+
+
+def schemes_of(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for workload in record["workloads"]:
+        for scheme in workload["schemes"]:
+            yield workload["workload"], scheme
+
+
+def skipped(record: dict[str, Any]) -> list[str]:
+    """Why schemes did not run, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for _, scheme in schemes_of(record):
+        if "skipped" in scheme:
+            names = reasons.setdefault(scheme["skipped"], [])
+            names += [scheme["scheme"]] if scheme["scheme"] not in names else []
+    return [f"Not run: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+
+
+def warnings(record: dict[str, Any]) -> list[str]:
+    """Where the machine and not the network may have set the pace."""
+    busy = [
+        f"{scheme['scheme']} on {workload} ({scheme['machine_busy']:.0%})"
+        for workload, scheme in schemes_of(record)
+        if scheme.get("machine_busy", 0) > BUSY
+    ]
+    return [f"More than {BUSY:.0%} of the CPU was busy: {', '.join(busy)}."] if busy else []
+
+
+def wrong(record: dict[str, Any]) -> int:
+    """Rows that differ from the reference."""
+    return record["start"]["wrong"] + sum(s.get("wrong", 0) for _, s in schemes_of(record))
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    """The record as Markdown."""
+    parts = [f"# {title}", describe(record), starting(record), LEGEND]
+    for workload in record["workloads"]:
+        parts += [f"## {heading(workload)}", records.table(HEADER, rows(workload), texts=1)]
+    parts += [*warnings(record), *skipped(record), records.conditions(record)]
+    return "\n\n".join(parts) + "\n"

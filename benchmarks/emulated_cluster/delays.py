@@ -21,7 +21,7 @@ from typing import IO
 if not __package__:  # run as a program: ours are found from the folder above
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from emulated_cluster import jobs
+from emulated_cluster import system
 from emulated_cluster.system import ClusterError
 
 _SOL_PACKET = 263
@@ -50,7 +50,7 @@ def start(switch: str, delay: float, room: int, ports: Mapping[str, str]) -> Non
       ClusterError: it could not begin, with what it said.
     """
     pairs = [f"{port}={mac}" for port, mac in ports.items()]
-    command = [*jobs.prefix(switch), sys.executable, __file__, str(delay), str(room), *pairs]
+    command = [*system.prefix(switch), sys.executable, __file__, str(delay), str(room), *pairs]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert program.stdout is not None
     said = []

@@ -16,7 +16,7 @@ import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from emulated_cluster import delays, jobs, system
+from emulated_cluster import delays, system
 from emulated_cluster.system import ClusterError, batch
 
 TRUNK = 255
@@ -253,7 +253,7 @@ def down(name: str) -> None:
     ours = re.compile(rf"{re.escape(name)}-(switch|\d+)")
     spaces = [space for space in system.namespaces(f"{name}-") if ours.fullmatch(space)]
     for space in spaces:
-        jobs.kill_all(space)
+        system.kill_all(space)
     for space in spaces:
         system.delete_namespace(space)
         folder = ETC / space

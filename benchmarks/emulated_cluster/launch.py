@@ -1,31 +1,58 @@
 """How tests/support/multiprocess.py starts a job in a cluster, a JAX process on each server."""
 
+import contextlib
+import dataclasses
 import os
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import multiprocess
+import records
 
-from emulated_cluster import jobs
-from emulated_cluster.fabric import TRUNK, Fabric
+from emulated_cluster import system
+from emulated_cluster.fabric import TRUNK, Fabric, cluster
+from emulated_cluster.options import MeasuredOptions, TrainingOptions
 from emulated_cluster.system import ClusterError
 
 BENCHMARKS = Path(__file__).parents[1]
 PORT = 9876
+Options = MeasuredOptions | TrainingOptions
 
 
-def run(fabric: Fabric, worker: str, seconds: float, arguments: dict[str, Any]) -> list[Any]:
-    """What `serve` of a file of this folder returns in each server, called with `arguments`.
+@contextlib.contextmanager
+def recorded(
+    schema: str, options: Options, names: Sequence[str]
+) -> Generator[tuple[dict[str, Any], Fabric]]:
+    """A cluster, and a record that says what it is like, and so many of the options.
 
     Raises:
-      ClusterError: a process failed, or the job took longer than `seconds`.
+      ClusterError: there can be no cluster, or the job in it failed; nothing of either is left.
     """
+    record = records.stamp(schema)
+    with cluster(options.fabric()) as fabric:
+        record["fabric"] = dataclasses.asdict(fabric)
+        record["topology"] = options.topology()
+        record["options"] = {name: getattr(options, name) for name in names}
+        yield record, fabric
+
+
+def run(fabric: Fabric, worker: str, options: Options, **arguments: Any) -> list[Any]:
+    """What `serve` of a file of this folder returns in each server.
+
+    It is called with the arguments of `Fabric`, those of `fastjax.Topology`, and these.
+
+    Raises:
+      ClusterError: a process failed, or the job took longer than it may.
+    """
+    shape = {"servers": fabric.servers, "devices_per_server": fabric.rails}
+    known = {"fabric": dataclasses.asdict(fabric), "topology": shape | options.topology()}
     try:
         return multiprocess.run(
             BENCHMARKS / "emulated_cluster" / worker,
             "serve",
-            seconds=seconds,
-            arguments=arguments,
+            seconds=options.timeout,
+            arguments=known | arguments,
             **job_in(fabric),
         )
     except multiprocess.JobError as error:
@@ -45,7 +72,7 @@ def job_in(fabric: Fabric) -> dict[str, Any]:
         "devices": fabric.rails,
         "environment": environment(fabric) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         "initialize": {"coordinator_bind_address": coordinator},
-        "prefix": {server: jobs.prefix(fabric.namespace(server)) for server in servers},
+        "prefix": {server: system.prefix(fabric.namespace(server)) for server in servers},
         "coordinator": coordinator,
     }
 

@@ -8,27 +8,28 @@ import records
 
 from emulated_cluster import launch, layer_work
 from emulated_cluster.bench import merge_run
-from emulated_cluster.fabric import Fabric, cluster
+from emulated_cluster.fabric import Fabric
 from emulated_cluster.options import LayerOptions
 
 SCHEMA = "fastjax-emulated-layer-1"
 
 
 def run(options: LayerOptions) -> dict[str, Any]:
-    """Makes the cluster, measures in it and returns the record.
-
-    Raises:
-      ClusterError: there can be no cluster, or the job failed; nothing of either is left.
-    """
-    record = records.stamp(SCHEMA)
-    with cluster(options.fabric()) as fabric:
-        record["fabric"] = dataclasses.asdict(fabric)
-        record["topology"] = options.topology()
-        record["options"] = {
-            name: getattr(options, name) for name in ("rounds", "seconds", "backward", "row_bytes")
-        }
-        layers = {_name(layer): layer for layer in _layers(options, fabric)}
-        results = _job(options, fabric, layers)
+    """Makes the cluster, measures in it and returns the record."""
+    names = ("rounds", "seconds", "backward", "row_bytes")
+    with launch.recorded(SCHEMA, options, names) as (record, fabric):
+        kinds = (kind.split(":") for kind in options.layers)
+        drawn = [layer_work.of_seconds(options, int(e), int(k), float(x)) for e, k, x in kinds]
+        layers = {_name(dataclasses.asdict(layer)): layer for layer in drawn}
+        results = launch.run(
+            fabric,
+            "layer_worker.py",
+            options,
+            layers={name: dataclasses.asdict(layer) for name, layer in layers.items()},
+            schemes=options.schemes,
+            rounds=options.rounds,
+            backward=options.backward,
+        )
     record["layers"] = [
         _summary(layer, fabric, [result[name] for result in results], options.backward)
         for name, layer in layers.items()
@@ -36,40 +37,8 @@ def run(options: LayerOptions) -> dict[str, Any]:
     return record
 
 
-def _layers(options: LayerOptions, fabric: Fabric) -> list[layer_work.Layer]:
-    layers = []
-    for kind in options.layers:
-        experts, top_k, exponent = kind.split(":")
-        layer = layer_work.Layer(
-            servers=fabric.servers,
-            rails=fabric.rails,
-            experts=int(experts),
-            top_k=int(top_k),
-            exponent=float(exponent),
-            tokens=1,
-            row_bytes=options.row_bytes,
-            seed=options.seed,
-        )
-        layers.append(layer_work.of_seconds(layer, fabric.rate, options.seconds))
-    return layers
-
-
-def _name(layer: layer_work.Layer) -> str:
-    return f"{layer.top_k} of {layer.experts} experts, Zipf {layer.exponent:g}"
-
-
-def _job(
-    options: LayerOptions, fabric: Fabric, layers: dict[str, layer_work.Layer]
-) -> list[dict[str, Any]]:
-    arguments = {
-        "fabric": dataclasses.asdict(fabric),
-        "layers": {name: dataclasses.asdict(layer) for name, layer in layers.items()},
-        "schemes": list(options.schemes),
-        "rounds": options.rounds,
-        "backward": options.backward,
-        "topology": options.topology(),
-    }
-    return launch.run(fabric, "layer_worker.py", options.timeout, arguments)
+def _name(layer: dict[str, Any]) -> str:
+    return f"{layer['top_k']} of {layer['experts']}, Zipf {layer['exponent']:g}"
 
 
 def _summary(
@@ -127,12 +96,11 @@ def page(record: dict[str, Any], title: str) -> str:
     header += ["wrong", "CPU"]
     rows = []
     for layer in record["layers"]:
-        name = f"{layer['top_k']} of {layer['experts']}, Zipf {layer['exponent']:g}"
         for scheme in layer["schemes"]:
             points = np.percentile(scheme["all_s"], [50, 0, 100])
             rows.append(
                 [
-                    name,
+                    _name(layer),
                     f"{layer['limit_s']:.3f}",
                     scheme["scheme"],
                     *(f"{point:.3f}" for point in points),

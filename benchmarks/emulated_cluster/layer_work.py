@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from emulated_cluster.options import MeasuredOptions
 from fastjax.traffic import zipf
 
 
@@ -70,11 +71,21 @@ def _crossing(layer: Layer, rows: np.ndarray) -> Crossing:
     return Crossing(int(pairs.sum()), int(max(pairs.sum(0).max(), pairs.sum(1).max())))
 
 
-def of_seconds(layer: Layer, rate: int, seconds: float) -> Layer:
-    """The layer with so many tokens that the limit of crossing once is about `seconds`."""
-    model = dataclasses.replace(layer, tokens=1024)
-    limit = crossings(model, model.choices())["once"].seconds(model, rate)
-    return dataclasses.replace(layer, tokens=max(1, round(model.tokens * seconds / limit)))
+def of_seconds(options: MeasuredOptions, experts: int, top_k: int, exponent: float) -> Layer:
+    """A layer with so many tokens that the limit of crossing once is about `options.seconds`."""
+    fabric = options.fabric()
+    model = Layer(
+        servers=fabric.servers,
+        rails=fabric.rails,
+        experts=experts,
+        top_k=top_k,
+        exponent=exponent,
+        tokens=1024,
+        row_bytes=options.row_bytes,
+        seed=options.seed,
+    )
+    limit = crossings(model, model.choices())["once"].seconds(model, fabric.rate)
+    return dataclasses.replace(model, tokens=max(1, round(model.tokens * options.seconds / limit)))
 
 
 def arriving(layer: Layer, choices: np.ndarray) -> int:

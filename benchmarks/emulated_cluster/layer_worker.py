@@ -3,6 +3,7 @@
 tests/support/multiprocess.py starts it in the server's namespace and calls `serve`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,16 @@ import numpy as np
 import fastjax
 from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
-from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
+from emulated_cluster.worker import (
+    AXIS,
+    Barrier,
+    mesh_of_all,
+    on_all_devices,
+    placed,
+    sharding,
+    timed,
+)
 from fastjax import moe
-from fastjax.traced.after import after
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "once": {"deduplicate": True},
@@ -41,50 +49,38 @@ def serve(
       schemes: names in SCHEMES.
       rounds: times that each runs, in turn with the others.
       backward: whether the gradients are taken too.
-      topology: what fastjax.Topology is told.
+      topology: keyword arguments of fastjax.Topology.
     """
     network = Fabric(**fabric)
     mesh = mesh_of_all()
     barrier = Barrier(mesh)
-    shape = fastjax.Topology(network.servers, network.rails, **topology)
-    return {
-        name: _measure(
-            layer_work.Layer(**layer), schemes, rounds, backward, shape, mesh, network, barrier
-        )
-        for name, layer in layers.items()
-    }
-
-
-def _measure(
-    layer: layer_work.Layer,
-    schemes: list[str],
-    rounds: int,
-    backward: bool,
-    topology: fastjax.Topology,
-    mesh: jax.sharding.Mesh,
-    network: Fabric,
-    barrier: Barrier,
-) -> dict[str, Any]:
-    choices = layer.choices()
-    operands = operands_of(layer, choices, mesh)
-    factor = layer_work.room_factor(layer, choices)
     found: dict[str, Any] = {}
-    programs: dict[str, Callable[[], Any]] = {}
-    for name in schemes:
-        options = {"topology": topology, "buffer_factor": factor, **SCHEMES[name]}
-        program = _program(layer, mesh, options, backward=backward)
-        compiled = program.lower(*operands).compile()
-        barrier()
-        wrong = _wrong(compiled(*operands), operands)
-        # Experts that do nothing are the same wherever rows go.
-        checked = _program(layer, mesh, options, backward=backward, experts=_by_number)
-        wrong += _wrong(checked(*operands), operands, layer.experts)
-        found[name] = {"wrong": wrong, "runs": []}
-        programs[name] = lambda compiled=compiled: jax.block_until_ready(compiled(*operands))
-    rng = np.random.default_rng(layer.seed)
-    for _ in range(rounds):
-        for name in rng.permutation(list(programs)).tolist():
-            found[name]["runs"].append(timed(network, barrier, programs[name]))
+    for kind, arguments in layers.items():
+        layer = layer_work.Layer(**arguments)
+        choices = layer.choices()
+        operands = operands_of(layer, choices, mesh)
+        options = {
+            "num_experts": layer.experts,
+            "topology": fastjax.Topology(**topology),
+            "buffer_factor": layer_work.room_factor(layer, choices),
+        }
+        found[kind] = {name: {"wrong": 0, "runs": []} for name in schemes}
+        programs = {}
+        for name in schemes:
+            there_and_back = functools.partial(_there_and_back, **options, **SCHEMES[name])
+            compiled = on_all_devices(there_and_back, mesh, backward=backward)
+            compiled = compiled.lower(*operands).compile()
+            barrier()
+            found[kind][name]["wrong"] += _wrong(compiled(*operands), operands)
+            # Experts that do nothing are the same wherever rows go.
+            checked = functools.partial(there_and_back, experts=_by_number)
+            results = on_all_devices(checked, mesh, backward=backward)(*operands)
+            found[kind][name]["wrong"] += _wrong(results, operands, layer.experts)
+            programs[name] = functools.partial(compiled, *operands)
+        rng = np.random.default_rng(layer.seed)
+        for _ in range(rounds):
+            for name in rng.permutation(list(programs)).tolist():
+                found[kind][name]["runs"].append(timed(network, barrier, programs[name]))
     return found
 
 
@@ -92,7 +88,6 @@ def operands_of(
     layer: layer_work.Layer, choices: np.ndarray, mesh: jax.sharding.Mesh
 ) -> tuple[jax.Array, ...]:
     """Tokens, experts and weights of all devices, each process holding its own part."""
-    sharding = jax.NamedSharding(mesh, jax.P(AXIS))
     shape = (layer.devices * layer.tokens, layer.row_bytes // 4)
 
     def tokens(index: Any) -> np.ndarray:
@@ -101,38 +96,20 @@ def operands_of(
         return drawn.standard_normal((rows.stop - rows.start, shape[1]), np.float32)
 
     weights = np.random.default_rng(layer.seed).uniform(0.5, 1, choices.shape).astype(np.float32)
-    flat = [array.reshape(-1, layer.top_k) for array in (choices, weights)]
-    put = lambda array: jax.make_array_from_callback(array.shape, sharding, lambda i: array[i])  # noqa: E731
-    return (jax.make_array_from_callback(shape, sharding, tokens), *map(put, flat))
+    flat = (array.reshape(-1, layer.top_k) for array in (choices, weights))
+    x = jax.make_array_from_callback(shape, sharding(mesh), tokens)
+    return (x, *(placed(array, mesh) for array in flat))
 
 
-def _nothing(rows: jax.Array, sizes: jax.Array) -> jax.Array:
-    del sizes
-    return rows
-
-
-def _program(
-    layer: layer_work.Layer,
-    mesh: jax.sharding.Mesh,
-    options: dict[str, Any],
-    *,
-    backward: bool,
-    experts: Callable[[jax.Array, jax.Array], jax.Array] = _nothing,
-) -> Any:
-    def there_and_back(x: jax.Array, ids: jax.Array, weights: jax.Array) -> jax.Array:
-        rows, sizes, handle = moe.dispatch(
-            x, ids, weights=weights, num_experts=layer.experts, axis_name=AXIS, **options
-        )
-        return moe.combine(experts(rows, sizes), handle)
-
-    def with_gradients(x: jax.Array, ids: jax.Array, weights: jax.Array) -> Any:
-        result, back = jax.vjp(lambda x, w: there_and_back(x, ids, w), x, weights)
-        # There is no cotangent before there is a result, as with a loss.
-        return result, *back(after(jnp.ones_like(result), result))
-
-    spec = jax.P(AXIS)
-    function = with_gradients if backward else there_and_back
-    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec))
+def _there_and_back(
+    x: jax.Array,
+    ids: jax.Array,
+    weights: jax.Array,
+    experts: Callable[[jax.Array, jax.Array], jax.Array] = lambda rows, _: rows,
+    **options: Any,
+) -> jax.Array:
+    rows, sizes, handle = moe.dispatch(x, ids, weights=weights, axis_name=AXIS, **options)
+    return moe.combine(experts(rows, sizes), handle)
 
 
 def _by_number(rows: jax.Array, sizes: jax.Array) -> jax.Array:

@@ -8,37 +8,27 @@ import records
 
 from emulated_cluster import launch, layer_work, timelines
 from emulated_cluster.bench import merge_run
-from emulated_cluster.fabric import Fabric, cluster
 from emulated_cluster.options import OverlapOptions
 
 SCHEMA = "fastjax-emulated-overlap-3"
 
 
 def run(options: OverlapOptions) -> dict[str, Any]:
-    """Makes the cluster, measures in it and returns the record.
-
-    Raises:
-      ClusterError: there can be no cluster, or the job failed; nothing of either is left.
-    """
-    record = records.stamp(SCHEMA)
-    with cluster(options.fabric()) as fabric:
-        layer = layer_work.Layer(
-            servers=fabric.servers,
-            rails=fabric.rails,
-            experts=options.experts,
-            top_k=options.top_k,
-            exponent=options.exponent,
-            tokens=1,
-            row_bytes=options.row_bytes,
-            seed=options.seed,
-        )
-        layer = layer_work.of_seconds(layer, fabric.rate, options.seconds)
-        results = _job(options, fabric, layer)
-    record["fabric"] = dataclasses.asdict(fabric)
-    record["topology"] = options.topology()
-    record["layer"] = dataclasses.asdict(layer)
+    """Makes the cluster, measures in it and returns the record."""
     names = ("rounds", "backward", "deduplicate", "balance")
-    record["options"] = {name: getattr(options, name) for name in names}
+    with launch.recorded(SCHEMA, options, names) as (record, fabric):
+        layer = layer_work.of_seconds(options, options.experts, options.top_k, options.exponent)
+        record["layer"] = dataclasses.asdict(layer)
+        results = launch.run(
+            fabric,
+            "overlap_worker.py",
+            options,
+            layer=record["layer"],
+            chunks=options.chunks,
+            ratios=options.ratios,
+            timelines=options.timelines,
+            **record["options"],
+        )
     record["cells"] = [
         _cell(float(ratio), name, [result[ratio][name] for result in results])
         for ratio in results[0]
@@ -49,22 +39,6 @@ def run(options: OverlapOptions) -> dict[str, Any]:
     if options.timelines:
         record["timelines"] = _timelines(results, fabric.rate)
     return record
-
-
-def _job(options: OverlapOptions, fabric: Fabric, layer: layer_work.Layer) -> list[dict[str, Any]]:
-    arguments = {
-        "fabric": dataclasses.asdict(fabric),
-        "layer": dataclasses.asdict(layer),
-        "chunks": list(options.chunks),
-        "ratios": list(options.ratios),
-        "rounds": options.rounds,
-        "backward": options.backward,
-        "deduplicate": options.deduplicate,
-        "balance": options.balance,
-        "topology": options.topology(),
-        "timelines": options.timelines,
-    }
-    return launch.run(fabric, "overlap_worker.py", options.timeout, arguments)
 
 
 def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:

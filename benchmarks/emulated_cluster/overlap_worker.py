@@ -20,7 +20,7 @@ from emulated_cluster.fabric import Fabric
 from emulated_cluster.layer_worker import operands_of
 from emulated_cluster.overlap_model import CHOSEN, EXCHANGES, EXPERTS, LEVELLED, Model
 from emulated_cluster.timelines import Span, nearest, recorded
-from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, timed
+from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, on_all_devices, placed, timed
 from fastjax import moe
 from fastjax.chunking import BACKWARD
 from fastjax.traced.after import after
@@ -84,21 +84,6 @@ def experts_of(processor: Processor) -> Callable[..., jax.Array]:
     return experts
 
 
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """What runs a program and takes its time, and how often."""
-
-    network: Fabric
-    barrier: Barrier
-    rounds: int
-
-    def median(self, program: Callable[[], Any]) -> float:
-        """Seconds of a program, as the slowest process sees it."""
-        runs = [timed(self.network, self.barrier, program) for _ in range(3)]
-        seconds = [run["end"] - run["start"] for run in runs]
-        return float(multihost_utils.process_allgather(np.float64(np.median(seconds))).max())
-
-
 def serve(
     fabric: dict[str, Any],
     layer: dict[str, Any],
@@ -123,154 +108,118 @@ def serve(
       backward: whether the gradients are taken too.
       deduplicate: see `moe.layer`.
       balance: whether to measure all numbers of chunks with levelled experts, too.
-      topology: what fastjax.Topology is told.
+      topology: keyword arguments of fastjax.Topology.
       timelines: whether to record those of the fewest and of the most chunks, levelled with
         `balance`.
     """
     network = Fabric(**fabric)
     mesh = mesh_of_all()
+    barrier = Barrier(mesh)
     what = layer_work.Layer(**layer)
-    choices = what.choices()
-    operands = (*operands_of(what, choices, mesh), factors_of(what, mesh))
-    shape = fastjax.Topology(network.servers, network.rails, **topology)
-    options = {
-        "topology": shape,
-        "deduplicate": deduplicate,
-        "buffer_factor": layer_work.room_factor(what, choices),
-        "balance": False,
-    }
+    shape = fastjax.Topology(**topology)
     processor = Processor()
-    build = functools.partial(_program, what, mesh, processor, options, backward=backward)
-    runs = Runs(network, Barrier(mesh), rounds)
-    busiest = layer_work.arriving(what, choices)
-    compiled = {str(n): build(n, None).lower(*operands).compile() for n in chunks}
+    whole = Whole(what, mesh, processor, shape, deduplicate, backward)
+
+    def median(program: Callable[[], Any]) -> float:
+        """Seconds of a program, as the slowest process sees it."""
+        runs = [timed(network, barrier, program) for _ in range(3)]
+        seconds = [run["end"] - run["start"] for run in runs]
+        return float(multihost_utils.process_allgather(np.float64(np.median(seconds))).max())
+
+    compiled = {str(n): whole.program(n) for n in chunks}
     if balance:
-        levelled = functools.partial(
-            _program, what, mesh, processor, options | {"balance": True}, backward=backward
-        )
-        for n in chunks:
-            compiled[f"{n}{LEVELLED}"] = levelled(n, None).lower(*operands).compile()
-    run = lambda program: lambda: jax.block_until_ready(program(*operands))  # noqa: E731
-    alone = run(compiled["1"] if 1 in chunks else build(1, None))
-    alone()
-    one_token_s = runs.median(_of_one_token(what, mesh, processor, options, backward=backward))
+        compiled |= {f"{n}{LEVELLED}": whole.program(n, balance=True) for n in chunks}
+    alone = compiled["1"] if 1 in chunks else whole.program(1)
+    one = dataclasses.replace(whole, layer=dataclasses.replace(what, tokens=1)).program(1)
+    jax.block_until_ready((alone(), one()))  # not for the first time below
+    one_token_s = median(one)
+    busiest = layer_work.arriving(what, what.choices())
+    times = 1 + BACKWARD if backward else 1
     found: dict[str, Any] = {}
     for ratio in ratios:
         processor.seconds = 0.0
-        exchanges = runs.median(alone)
         rows = what.tokens * what.top_k if balance else busiest
-        seconds = ratio * exchanges / rows / (1 + BACKWARD if backward else 1)
-        by_rule = build(None, seconds)
-        programs = {name: run(program) for name, program in compiled.items()}
-        programs[CHOSEN] = run(by_rule)
-        found[str(ratio)] = _measure(
-            programs, alone, processor, seconds, busiest, backward, runs, operands, what
-        )
+        seconds = ratio * median(alone) / rows / times
+        programs = {**compiled, CHOSEN: whole.program(None, seconds_per_row=seconds)}
+        experts = functools.partial(processor.work, busiest, times)
+        everything = {EXCHANGES: alone, EXPERTS: experts, **programs}
+        cells: dict[str, Any] = {name: {"wrong": 0, "runs": []} for name in everything}
+        for name, program in programs.items():
+            cells[name]["wrong"] = wrong(program(), whole.operands, what)
+        rng = np.random.default_rng(what.seed)
+        for _ in range(rounds):
+            for name in rng.permutation(list(everything)).tolist():
+                processor.seconds = 0.0 if name == EXCHANGES else seconds
+                cells[name]["runs"].append(timed(network, barrier, everything[name]))
         model = Model(what, shape, deduplicate, seconds, backward, one_token_s)
-        for name, measured in found[str(ratio)].items():
+        for name, measured in cells.items():
             measured["model_s"] = model.seconds_of(name)
             measured["one_token_s"] = one_token_s
         if timelines and ratio == nearest(ratios):
             processor.seconds = seconds
             most = f"{max(chunks)}{LEVELLED if balance else ''}"
             for name in dict.fromkeys((str(min(chunks)), most)):
-                found[str(ratio)][name]["timeline"] = recorded(
-                    network, runs.barrier, processor.spans, programs[name]
+                cells[name]["timeline"] = recorded(
+                    network, barrier, processor.spans, programs[name]
                 )
+        found[str(ratio)] = cells
     return found
 
 
-def _measure(
-    programs: dict[str, Callable[[], Any]],
-    alone: Callable[[], Any],
-    processor: Processor,
-    seconds: float,
-    busiest: int,
-    backward: bool,
-    runs: Runs,
-    operands: tuple[jax.Array, ...],
-    layer: layer_work.Layer,
-) -> dict[str, Any]:
-    times = 1 + BACKWARD if backward else 1
-    experts = lambda: processor.work(busiest, times)  # noqa: E731
-    everything = {EXCHANGES: alone, EXPERTS: experts, **programs}
-    found: dict[str, Any] = {name: {"wrong": 0, "runs": []} for name in everything}
-    for name, program in programs.items():
-        found[name]["wrong"] = wrong(program(), operands, layer)
-    rng = np.random.default_rng(layer.seed)
-    for _ in range(runs.rounds):
-        for name in rng.permutation(list(everything)).tolist():
-            processor.seconds = 0.0 if name == EXCHANGES else seconds
-            found[name]["runs"].append(timed(runs.network, runs.barrier, everything[name]))
-    return found
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A layer, its operands, and programs of it.
 
+    Attributes:
+      layer: what it is.
+      mesh: its devices.
+      processor: what its experts run on.
+      topology, deduplicate: see `moe.layer`.
+      backward: whether programs take the gradients too.
+    """
 
-def factors_of(layer: layer_work.Layer, mesh: jax.sharding.Mesh) -> jax.Array:
-    """A factor for each expert, so that a row at a wrong one shows."""
-    factors = np.linspace(0.5, 1.5, layer.experts, dtype=np.float32)
-    sharding = jax.NamedSharding(mesh, jax.P(AXIS))
-    return jax.make_array_from_callback(factors.shape, sharding, lambda index: factors[index])
+    layer: layer_work.Layer
+    mesh: jax.sharding.Mesh
+    processor: Processor
+    topology: fastjax.Topology
+    deduplicate: bool
+    backward: bool
 
+    @functools.cached_property
+    def operands(self) -> tuple[jax.Array, ...]:
+        """Tokens, choices, weights, and a factor for each expert: a row at a wrong one shows."""
+        factors = placed(factors_of(self.layer), self.mesh)
+        return (*operands_of(self.layer, self.layer.choices(), self.mesh), factors)
 
-def _program(
-    layer: layer_work.Layer,
-    mesh: jax.sharding.Mesh,
-    processor: Processor,
-    options: dict[str, Any],
-    chunks: int | None,
-    seconds: float | None,
-    *,
-    backward: bool,
-) -> Any:
-    experts = experts_of(processor)
-
-    def whole(x: jax.Array, ids: jax.Array, weights: jax.Array, factors: jax.Array) -> jax.Array:
-        return moe.layer(
-            x,
-            ids,
-            weights,
-            factors,
-            grouped_fn=experts,
-            num_experts=layer.experts,
+    def program(
+        self, chunks: int | None, *, balance: bool = False, seconds_per_row: float | None = None
+    ) -> Callable[[], Any]:
+        """What runs the layer, compiled."""
+        layer = functools.partial(
+            moe.layer,
+            grouped_fn=experts_of(self.processor),
+            num_experts=self.layer.experts,
             axis_name=AXIS,
+            topology=self.topology,
+            deduplicate=self.deduplicate,
+            buffer_factor=layer_work.room_factor(self.layer, self.layer.choices()),
             chunks=chunks,
-            seconds_per_row=seconds,
-            **options,
+            balance=balance,
+            seconds_per_row=seconds_per_row,
         )
-
-    def with_gradients(x: jax.Array, ids: jax.Array, weights: jax.Array, factors: jax.Array) -> Any:
-        result, back = jax.vjp(lambda x, w, f: whole(x, ids, w, f), x, weights, factors)
-        # There is no cotangent before there is a result, as with a loss.
-        return result, *back(after(jnp.ones_like(result), result))
-
-    spec = jax.P(AXIS)
-    function = with_gradients if backward else whole
-    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec))
+        mapped = on_all_devices(layer, self.mesh, backward=self.backward)
+        return functools.partial(mapped.lower(*self.operands).compile(), *self.operands)
 
 
-def _of_one_token(
-    layer: layer_work.Layer,
-    mesh: jax.sharding.Mesh,
-    processor: Processor,
-    options: dict[str, Any],
-    *,
-    backward: bool,
-) -> Callable[[], Any]:
-    """What runs such a layer of one token on each device, in one chunk; it has run once already."""
-    one = dataclasses.replace(layer, tokens=1)
-    choices = one.choices()
-    operands = (*operands_of(one, choices, mesh), factors_of(one, mesh))
-    options = options | {"buffer_factor": layer_work.room_factor(one, choices)}
-    program = _program(one, mesh, processor, options, 1, None, backward=backward)
-    run = lambda: jax.block_until_ready(program(*operands))  # noqa: E731
-    run()
-    return run
+def factors_of(layer: layer_work.Layer) -> np.ndarray:
+    """What each expert multiplies by."""
+    return np.linspace(0.5, 1.5, layer.experts, dtype=np.float32)
 
 
 def wrong(results: Any, operands: tuple[jax.Array, ...], layer: layer_work.Layer) -> int:
     """Tokens of this process whose value, or gradient, is not that of the factors chosen."""
     x, ids, weights, _ = operands
-    factors = np.linspace(0.5, 1.5, layer.experts, dtype=np.float32)
+    factors = factors_of(layer)
     values = results if isinstance(results, tuple) else (results,)
     count = 0
     for place, shard in enumerate(x.addressable_shards):

@@ -1,14 +1,16 @@
-"""What the cluster asks of Linux: commands, namespaces, and a lock against two at a time."""
+"""What the cluster asks of Linux: commands, namespaces and processes in them, and a lock."""
 
 import contextlib
 import ctypes
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
@@ -98,9 +100,33 @@ def namespaces(prefix: str) -> list[str]:
     return sorted(p.name for p in NAMESPACES.iterdir() if p.name.startswith(prefix))
 
 
-def processes_in(namespace: str) -> list[int]:
-    """Process ids of whatever runs in a namespace."""
-    return [int(pid) for pid in run(["ip", "netns", "pids", namespace]).split()]
+def prefix(namespace: str) -> list[str]:
+    """What to put before a command so that it runs in a namespace, under its name as host name.
+
+    Whatever is started so dies with the thread that started it, even if that is killed.
+    """
+    rename = 'hostname "$0" && exec "$@"'
+    return [
+        *("setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace),
+        *("unshare", "--uts", "sh", "-c", rename, namespace),
+    ]
+
+
+def kill_all(namespace: str, seconds: float = 10) -> None:
+    """Kills all processes of a namespace and waits until they are gone.
+
+    Raises:
+      ClusterError: one is still there after `seconds`.
+    """
+    limit = time.monotonic() + seconds
+    while pids := run(["ip", "netns", "pids", namespace]).split():
+        if time.monotonic() > limit:
+            raise ClusterError(f"processes {', '.join(pids)} in {namespace} do not die.")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(int(pid), signal.SIGKILL)
+        # Between their death and the moment the kernel has done with them.
+        time.sleep(0.01)
 
 
 def delete_namespace(namespace: str) -> None:

@@ -1,6 +1,5 @@
 """Training in the cluster: what a step takes with fastjax, and with padded blocks over gloo."""
 
-import dataclasses
 import tempfile
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import records
 
 from emulated_cluster import launch
-from emulated_cluster.fabric import cluster
 from emulated_cluster.options import TrainingOptions
 
 SCHEMA = "fastjax-training-1"
@@ -16,34 +14,21 @@ DENSE = "dense, padded"
 
 
 def run(options: TrainingOptions) -> dict[str, Any]:
-    """Makes the cluster, trains in it and returns the record.
-
-    Raises:
-      ClusterError: there can be no cluster, or the job failed; nothing of either is left.
-    """
-    record = records.stamp(SCHEMA)
-    with cluster(options.fabric()) as fabric, tempfile.TemporaryDirectory() as folder:
-        record["fabric"] = dataclasses.asdict(fabric)
-        record["topology"] = options.topology()
-        record["options"] = {
-            name: getattr(options, name) for name in ("steps", "rounds", "sequences", "width")
+    """Makes the cluster, trains in it and returns the record."""
+    names = ("steps", "rounds", "sequences", "width")
+    with (
+        launch.recorded(SCHEMA, options, names) as (record, fabric),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        to_train = {
+            **record["options"],
+            "compared": options.schedulers,
+            "compared_ways": options.ways,
+            "processes": fabric.servers,
+            "devices": fabric.servers * fabric.rails,
+            "folder": folder,
         }
-        arguments = {
-            "options": {
-                **record["options"],
-                "compared": options.schedulers,
-                "compared_ways": options.ways,
-                "processes": fabric.servers,
-                "devices": fabric.servers * fabric.rails,
-                "folder": folder,
-            },
-            "topology": {
-                "servers": fabric.servers,
-                "devices_per_server": fabric.rails,
-                **record["topology"],
-            },
-        }
-        results = launch.run(fabric, "training_worker.py", options.timeout, arguments)
+        results = launch.run(fabric, "training_worker.py", options, training=to_train)
     record["losses"] = [round(loss, 6) for loss in results[0]["losses"]]
     record["layers"] = [
         {"layer": layer, "all_s": _slowest([result["compared"][layer] for result in results])}
@@ -55,6 +40,11 @@ def run(options: TrainingOptions) -> dict[str, Any]:
 def _slowest(seconds: list[list[float]]) -> list[float]:
     """Of each round: a step has ended when all processes have ended it."""
     return np.max(seconds, axis=0).round(4).tolist()
+
+
+def wrong(_: dict[str, Any]) -> int:
+    """Nothing is compared here."""
+    return 0
 
 
 def page(record: dict[str, Any], title: str) -> str:

@@ -12,16 +12,21 @@ import fastjax
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
 
-def serve(options: dict[str, Any], topology: dict[str, Any]) -> dict[str, Any]:
+def serve(
+    fabric: dict[str, Any],  # noqa: ARG001
+    topology: dict[str, Any],
+    training: dict[str, Any],
+) -> dict[str, Any]:
     """Losses, and seconds of steps by layer.
 
     Args:
-      options: those of examples/train_moe.py.
+      fabric: keyword arguments of Fabric.
       topology: keyword arguments of fastjax.Topology.
+      training: options of examples/train_moe.py.
     """
     import train_moe
 
-    options = {**options, "folder": Path(options["folder"])}
+    training["folder"] = Path(training["folder"])
     with fastjax.options(topology=fastjax.Topology(**topology)):
-        history = train_moe.run(train_moe.TrainOptions(**options, compare=True))
+        history = train_moe.run(train_moe.TrainOptions(**training, compare=True))
     return {"losses": history["losses"], "compared": history["compared"]}

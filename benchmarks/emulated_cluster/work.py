@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from emulated_cluster.fabric import Fabric
 from fastjax.traffic import expert_popularity, pair_zipf, uniform
 
 # Row r of device d holds, at column c, d * _DEVICE + r * _ROW + c * _COLUMN modulo 2^32: odd
@@ -56,17 +57,15 @@ def load(traffic: np.ndarray, rails: int, row_bytes: int) -> Load:
     )
 
 
-def draw(
-    workload: str, servers: int, rails: int, row_bytes: int, rate: int, seconds: float, seed: int
-) -> np.ndarray:
+def draw(workload: str, fabric: Fabric, row_bytes: int, seconds: float, seed: int) -> np.ndarray:
     """Traffic whose line-rate limit is about so many seconds.
 
     Returns:
       Rows that device i sends to device j; int64, shape (devices, devices).
     """
-    devices = servers * rails
-    model = load(WORKLOADS[workload](devices, _MODEL_ROWS, seed), rails, row_bytes)
-    rows = round(_MODEL_ROWS * seconds / model.seconds(rails, rate))
+    devices = fabric.servers * fabric.rails
+    model = load(WORKLOADS[workload](devices, _MODEL_ROWS, seed), fabric.rails, row_bytes)
+    rows = round(_MODEL_ROWS * seconds / model.seconds(fabric.rails, fabric.rate))
     return WORKLOADS[workload](devices, max(1, rows), seed)
 
 

@@ -6,7 +6,7 @@ tests/support/multiprocess.py starts it in the server's namespace and calls `ser
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +16,29 @@ import numpy as np
 import fastjax
 from emulated_cluster import work
 from emulated_cluster.fabric import Fabric
-from fastjax.cli.bench import baselines
+from fastjax.cli.bench.baselines import all_gather, dense
 from fastjax.cli.shared.workloads import metadata
 from fastjax.errors import UnsupportedError
+from fastjax.traced.after import after
 
 AXIS = "x"
 Exchange = Callable[..., Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What all processes do; the same for each.
+def mesh_of_all() -> jax.sharding.Mesh:
+    """All devices of the job, along one axis."""
+    types = (jax.sharding.AxisType.Auto,)
+    return jax.sharding.Mesh(np.array(jax.devices()), (AXIS,), axis_types=types)
 
-    Attributes:
-      fabric: keyword arguments of Fabric; there is a process for each server.
-      traffic: matrices of rows by workload.
-      row_bytes: of a row, a multiple of 4.
-      schedulers: of ours.
-      baselines: whether to run what there is without fastjax.
-      rounds: times that each scheme runs, in turn with the others.
-      baseline_rounds: the same for baselines: in the first so many of the rounds.
-      topology: keyword arguments of fastjax.Topology.
-      seed: of the order within rounds.
-    """
 
-    fabric: dict[str, Any]
-    traffic: dict[str, list[list[int]]]
-    row_bytes: int
-    schedulers: tuple[str, ...]
-    baselines: bool
-    rounds: int
-    baseline_rounds: int
-    topology: dict[str, Any]
-    seed: int
+def sharding(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+    """An equal part of the first axis on each device."""
+    return jax.sharding.NamedSharding(mesh, jax.P(AXIS))
+
+
+def placed(array: np.ndarray, mesh: jax.sharding.Mesh) -> jax.Array:
+    """An array that all processes have, of which each places what is for its devices."""
+    return jax.make_array_from_callback(array.shape, sharding(mesh), lambda index: array[index])
 
 
 class Arrays:
@@ -58,26 +48,16 @@ class Arrays:
         self.mesh, self.traffic, self.width = mesh, traffic, row_bytes // 4
         self.rows = max(1, int(traffic.sum(axis=1).max()))
         self.output_rows = max(1, int(traffic.sum(axis=0).max()))
-        self._sharding = jax.sharding.NamedSharding(mesh, jax.P(AXIS))
-        self._operand = self._make(
-            self.rows, lambda device: work.rows_of(device, 0, self.rows, self.width)
+        self._operand = jax.make_array_from_callback(
+            (len(traffic) * self.rows, self.width),
+            sharding(mesh),
+            lambda index: work.rows_of(_first(index) // self.rows, 0, self.rows, self.width),
         )
-        self._meta = [self._metadata(array) for array in metadata(traffic)]
-        self._output = self._make(self.output_rows, self._untouched)
-        self._clear = jax.jit(jax.numpy.zeros_like, donate_argnums=0, out_shardings=self._sharding)
-
-    def _untouched(self, device: int) -> np.ndarray:  # noqa: ARG002
-        return np.zeros((self.output_rows, self.width), np.uint32)
-
-    def _make(self, rows: int, of: Callable[[int], np.ndarray]) -> jax.Array:
-        shape = (len(self.traffic) * rows, self.width)
-        return jax.make_array_from_callback(
-            shape, self._sharding, lambda index: of(_first(index) // rows)
-        )
-
-    def _metadata(self, array: np.ndarray) -> jax.Array:
-        flat = array.reshape(-1)
-        return jax.make_array_from_callback(flat.shape, self._sharding, lambda index: flat[index])
+        self._meta = [placed(array.reshape(-1), mesh) for array in metadata(traffic)]
+        shape = (len(traffic) * self.output_rows, self.width)
+        zeros = functools.partial(jax.numpy.zeros, shape, np.uint32)
+        self._zeros = jax.jit(zeros, out_shardings=sharding(mesh))
+        self._output = self._zeros()
 
     def compile(self, exchange: Exchange) -> Callable[..., Any]:
         """The program that runs an exchange on all devices; its output is donated."""
@@ -94,7 +74,8 @@ class Arrays:
 
     def wrong(self, program: Callable[..., Any]) -> int:
         """Rows of this process that a program gets wrong, from an output of zeros."""
-        self._output = self._clear(self._output)
+        self._output.delete()
+        self._output = self._zeros()
         self.run(program)
         return sum(self._wrong_in(shard) for shard in self._output.addressable_shards)
 
@@ -124,19 +105,25 @@ class Scheme:
     baseline: bool = True
 
 
-def schemes(task: Task, fabric: Fabric, traffic: np.ndarray) -> dict[str, Scheme]:
+def schemes(
+    fabric: Fabric,
+    topology: fastjax.Topology,
+    traffic: np.ndarray,
+    schedulers: Sequence[str],
+    *,
+    with_baselines: bool,
+) -> dict[str, Scheme]:
     """What is compared, by name."""
-    topology = fastjax.Topology(fabric.servers, fabric.rails, **task.topology)
     result = {
         name: Scheme(exchange_by(name, topology), fabric.rails, baseline=False)
-        for name in task.schedulers
+        for name in schedulers
     }
-    if task.baselines:
-        dense = baselines.dense(AXIS, int(traffic.max()))
+    if with_baselines:
+        padded = dense(AXIS, int(traffic.max()))
         result |= {
-            "dense padded": Scheme(dense, fabric.rails),
-            "all_gather": Scheme(baselines.all_gather(AXIS), fabric.rails),
-            "dense padded, 1 NIC": Scheme(dense, 1),
+            "dense padded": Scheme(padded, fabric.rails),
+            "all_gather": Scheme(all_gather(AXIS), fabric.rails),
+            "dense padded, 1 NIC": Scheme(padded, 1),
         }
     return result
 
@@ -163,20 +150,27 @@ def machine_ticks() -> tuple[int, int]:
     return busy + nice + idle + waiting, busy
 
 
-def mesh_of_all() -> jax.sharding.Mesh:
-    """All devices of the job, along one axis."""
-    types = (jax.sharding.AxisType.Auto,)
-    return jax.sharding.Mesh(np.array(jax.devices()), (AXIS,), axis_types=types)
+def on_all_devices(layer: Callable[..., Any], mesh: jax.sharding.Mesh, *, backward: bool) -> Any:
+    """A layer of tokens, their experts and weights, and more, on all devices; not yet lowered.
+
+    With `backward` it returns gradients of all but the experts' numbers, too.
+    """
+
+    def with_gradients(x: jax.Array, ids: jax.Array, *floats: jax.Array) -> Any:
+        result, back = jax.vjp(lambda x, *floats: layer(x, ids, *floats), x, *floats)
+        # There is no cotangent before there is a result, as with a loss.
+        return result, *back(after(jax.numpy.ones_like(result), result))
+
+    function = with_gradients if backward else layer
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS))
+    return jax.jit(mapped)
 
 
 class Barrier:
     """All processes meet; over the trunk, by a sum of one number a device."""
 
     def __init__(self, mesh: jax.sharding.Mesh):
-        sharding = jax.sharding.NamedSharding(mesh, jax.P(AXIS))
-        self._one = jax.make_array_from_callback(
-            (mesh.size,), sharding, lambda _: np.ones(1, np.int32)
-        )
+        self._one = placed(np.ones(mesh.size, np.int32), mesh)
         self._sum = jax.jit(
             jax.shard_map(
                 lambda x: jax.lax.psum(x, AXIS), mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P()
@@ -195,7 +189,7 @@ def sent(fabric: Fabric) -> np.ndarray:
     )
 
 
-def timed(fabric: Fabric, barrier: Barrier, run: Callable[[], None]) -> dict[str, Any]:
+def timed(fabric: Fabric, barrier: Barrier, run: Callable[[], Any]) -> dict[str, Any]:
     """One run, from the moment the processes have met: clock, ticks, and what was sent.
 
     The clock is the machine's: the same in all processes.
@@ -203,51 +197,61 @@ def timed(fabric: Fabric, barrier: Barrier, run: Callable[[], None]) -> dict[str
     before = sent(fabric)
     barrier()
     ticks, cpu, start = machine_ticks(), time.process_time(), time.monotonic()
-    run()
+    jax.block_until_ready(run())
     end, used, after = time.monotonic(), time.process_time() - cpu, machine_ticks()
     barrier()  # what was sent has arrived
     moved = (sent(fabric) - before).tolist()
     return {"start": start, "end": end, "cpu": used, "ticks": [ticks, after], "sent": moved}
 
 
-def measure(
-    task: Task, fabric: Fabric, arrays: Arrays, barrier: Barrier
-) -> dict[str, dict[str, Any]]:
-    """All schemes of a workload: rows that are wrong, runs; or why there are none."""
-    results: dict[str, dict[str, Any]] = {}
-    programs: dict[str, Callable[..., Any]] = {}
-    compared = schemes(task, fabric, arrays.traffic)
-    for name, scheme in compared.items():
-        try:
-            programs[name] = arrays.compile(scheme.exchange)
-        except UnsupportedError as error:
-            results[name] = {"skipped": str(error)}
-            continue
-        barrier()
-        results[name] = {"wrong": arrays.wrong(programs[name]), "runs": []}
-    rng = np.random.default_rng(task.seed)
-    for number in range(task.rounds):
-        for name in rng.permutation(list(programs)).tolist():
-            scheme = compared[name]
-            if scheme.baseline and number >= task.baseline_rounds:
-                continue
-            fabric.widen_trunk(jax.process_index(), scheme.trunk)
-            run = functools.partial(arrays.run, programs[name])
-            results[name]["runs"].append(timed(fabric, barrier, run))
-    return results
+def serve(
+    fabric: dict[str, Any],
+    topology: dict[str, Any],
+    traffic: dict[str, list[list[int]]],
+    row_bytes: int,
+    schedulers: list[str],
+    baselines: bool,
+    rounds: int,
+    baseline_rounds: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What this process saw, by workload and scheme: wrong rows and runs; or why there are none.
 
-
-def serve(**task: Any) -> dict[str, Any]:
-    """Runs a task; returns what this process saw, by workload and scheme."""
-    return run(Task(**task))
-
-
-def run(task: Task) -> dict[str, Any]:
-    fabric = Fabric(**task.fabric)
+    Args:
+      fabric: keyword arguments of Fabric; there is a process for each server.
+      topology: keyword arguments of fastjax.Topology.
+      traffic: matrices of rows by workload.
+      row_bytes: of a row, a multiple of 4.
+      schedulers: of ours.
+      baselines: whether to run what there is without fastjax.
+      rounds: times that each scheme runs, in turn with the others.
+      baseline_rounds: the same for baselines: in the first so many of the rounds.
+      seed: of the order within rounds.
+    """
+    network, told = Fabric(**fabric), fastjax.Topology(**topology)
     mesh = mesh_of_all()
     barrier = Barrier(mesh)
-    results = {}
-    for workload, traffic in task.traffic.items():
-        arrays = Arrays(mesh, np.array(traffic, np.int64), task.row_bytes)
-        results[workload] = measure(task, fabric, arrays, barrier)
-    return results
+    found: dict[str, Any] = {}
+    for workload, matrix in traffic.items():
+        arrays = Arrays(mesh, np.array(matrix, np.int64), row_bytes)
+        compared = schemes(network, told, arrays.traffic, schedulers, with_baselines=baselines)
+        results: dict[str, dict[str, Any]] = {}
+        programs: dict[str, Callable[..., Any]] = {}
+        for name, scheme in compared.items():
+            try:
+                programs[name] = arrays.compile(scheme.exchange)
+            except UnsupportedError as error:
+                results[name] = {"skipped": str(error)}
+                continue
+            barrier()
+            results[name] = {"wrong": arrays.wrong(programs[name]), "runs": []}
+        rng = np.random.default_rng(seed)
+        for number in range(rounds):
+            for name in rng.permutation(list(programs)).tolist():
+                if compared[name].baseline and number >= baseline_rounds:
+                    continue
+                network.widen_trunk(jax.process_index(), compared[name].trunk)
+                run = functools.partial(arrays.run, programs[name])
+                results[name]["runs"].append(timed(network, barrier, run))
+        found[workload] = results
+    return found

@@ -14,8 +14,8 @@ from typing import Any
 
 from emulated_cluster import fabric as fabrics
 from emulated_cluster import faults as cluster_faults
-from emulated_cluster import jobs, system
-from emulated_cluster.fabric import TRUNK, Fabric
+from emulated_cluster import launch, system
+from emulated_cluster.fabric import Fabric
 from fault_scene import PROCESSES, VICTIM, Scene, SceneError
 
 
@@ -29,14 +29,11 @@ class World:
         """A job."""
         if self.fabric is None:
             return Scene(rounds, **play)
+        there = launch.job_in(self.fabric)
         return Scene(
             rounds,
-            environment={
-                "FASTJAX_UCX_TRANSPORTS": "tcp",
-                "FASTJAX_UCX_NICS": ",".join(self.fabric.nics),
-            },
-            prefix={p: jobs.prefix(self.fabric.namespace(p)) for p in range(PROCESSES)},
-            coordinator=f"{self.fabric.address(0, TRUNK)}:9876",
+            environment=launch.environment(self.fabric),
+            **{name: there[name] for name in ("prefix", "coordinator")},
             **play,
         )
 
