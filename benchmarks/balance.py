@@ -198,9 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         for servers in (1, 4)
     ]
-    if options.json is not None:
-        records.write(options.json, record)
-    print(page(record, "Levelled experts"))
+    records.publish(page(record, "Levelled experts"), record, options.json)
     return int(any(cell["dropped"] for cell in record["loads"]))
 
 

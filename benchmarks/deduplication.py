@@ -189,9 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cell = KINDS[key["kind"]](key | {"tokens": options.tokens})
         del cell["kind"], cell["tokens"]
         record[f"{key['kind']}s"].append(cell)
-    print(deduplication_tables.page(record, "Tokens that cross once"))
-    if options.json:
-        records.write(options.json, record)
+    page = deduplication_tables.page(record, "Tokens that cross once")
+    records.publish(page, record, options.json)
     impossible = deduplication_tables.impossible(record["layers"])
     sys.stderr.writelines(f"{line}\n" for line in impossible)
     return 1 if impossible else 0

@@ -200,9 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     record["steps"] = [step(options.steps, CHUNKS, options.seed)] if options.steps else []
     record["starts"] = [run_jobs(options.jobs)] if options.jobs else []
-    print(page(record, "Endurance"))
-    if options.json:
-        records.write(options.json, record)
+    records.publish(page(record, "Endurance"), record, options.json)
     bad = [run["grown"] for run in record["exchanges"] + record["steps"]] + [
         s["hung"] + s["left"] for s in record["starts"]
     ]

@@ -141,8 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for each in too_late:
         print(f"LATE: {each}")
     print(f"{len(record['cells'])} cells, {len(record['failed'])} jobs failed")
-    if options.json:
-        records.write(options.json, record)
+    records.publish(page(record, "Faults"), record, options.json)
     return int(bool(record["failed"] or too_late or not record["cells"]))
 
 

@@ -183,9 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for once in (True, False)
         for _ in range(options.runs)
     ]
-    if options.json is not None:
-        records.write(options.json, record)
-    print(page(record, "The memory of a layer"))
+    records.publish(page(record, "The memory of a layer"), record, options.json)
     return 0
 
 

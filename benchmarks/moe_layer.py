@@ -145,19 +145,14 @@ def measure(problem: Problem, servers: int, rounds: int) -> list[dict[str, Any]]
     for name in whole:
         ratios = np.array(seconds[DENSE]) / np.array(seconds[name])
         cell: dict[str, Any] = {"experts": problem.experts, "layer": name}
-        cell |= {"ms": spread(seconds[name]), "differs": differs[name]}
+        cell |= {"ms": records.spread(seconds[name]), "differs": differs[name]}
         cell["faster"] = float(np.median(seconds[DENSE]) / np.median(seconds[name]))
         cell["ratios"] = [float(r) for r in np.percentile(ratios, [25, 75])]
         for part in ("exchange", "planning"):
             if name != DENSE:
-                cell[part] = spread(seconds[f"{name}: {part}"])
+                cell[part] = records.spread(seconds[f"{name}: {part}"])
         cells.append(cell)
     return cells
-
-
-def spread(seconds: Sequence[float]) -> dict[str, float]:
-    low, middle, high = np.percentile(seconds, [25, 50, 75]) * 1e3
-    return {"p25": float(low), "median": float(middle), "p75": float(high)}
 
 
 def as_table(cells: Sequence[dict[str, Any]]) -> str:
@@ -247,9 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record["routing"].append(routed)
         problem = Problem(ids, experts, options.width, options.inner)
         record["cells"] += measure(problem, options.servers, options.rounds)
-    print(page(record, "A layer of experts"))
-    if options.json:
-        records.write(options.json, record)
+    records.publish(page(record, "A layer of experts"), record, options.json)
     auto = {c["experts"]: c["faster"] for c in record["cells"] if c["layer"] == "auto"}
     return 0 if auto[max(auto)] >= options.least else 1
 

@@ -13,8 +13,8 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -38,57 +38,51 @@ JUDGED_FROM = 1 << 20
 TURN_SECONDS = 0.05  # of exchanges, that a turn takes at least
 
 
+@contextmanager
+def fleet_of(*shapes: tuple[int, int]) -> Generator["Fleet"]:
+    """Jobs on this machine, of so many processes and devices of each."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        fleet = Fleet({shape: _start(stack, f"{folder}/{shape}", shape) for shape in shapes})
+        yield fleet
+        for shape in shapes:
+            fleet.tell(shape, "end")
+
+
+def _start(stack: ExitStack, address: str, shape: tuple[int, int]) -> list[connection.Connection]:
+    key = secrets.token_bytes(16)
+    listener = stack.enter_context(connection.Listener(address, "AF_UNIX", authkey=key))
+    stack.enter_context(
+        multiprocess.Job(
+            exchange_server.__file__,
+            "serve",
+            processes=shape[0],
+            devices=shape[1],
+            arguments={"address": address, "key": key.hex()},
+        )
+    )
+    # All before any: their backends start together.
+    processes = [stack.enter_context(listener.accept()) for _ in range(shape[0])]
+    found = {process.recv()[1]: process for process in processes}
+    return [found[number] for number in sorted(found)]
+
+
 class Fleet:
-    """Jobs on this machine that time what they are asked to; a context manager.
+    """Jobs that time what they are asked to.
 
     Args:
-      shapes: processes and devices of each, by job.
+      processes: of each job, by its shape.
     """
 
-    def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
-        self._shapes = shapes
-        self._stack = ExitStack()
-        self._processes: dict[tuple[int, int], list[connection.Connection]] = {}
+    def __init__(self, processes: dict[tuple[int, int], list[connection.Connection]]) -> None:
+        self._processes = processes
 
-    def __enter__(self) -> "Fleet":
-        with self._stack as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            for shape in self._shapes:
-                self._processes[shape] = self._start(stack, f"{folder}/{shape}", shape)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *failed: object) -> None:
-        if failed[0] is None:
-            for processes in self._processes.values():
-                for process in processes:
-                    process.send(("end", ""))
-        self._stack.close()
-
-    @staticmethod
-    def _start(
-        stack: ExitStack, address: str, shape: tuple[int, int]
-    ) -> list[connection.Connection]:
-        key = secrets.token_bytes(16)
-        listener = stack.enter_context(connection.Listener(address, "AF_UNIX", authkey=key))
-        stack.enter_context(
-            multiprocess.Job(
-                exchange_server.__file__,
-                "serve",
-                processes=shape[0],
-                devices=shape[1],
-                arguments={"address": address, "key": key.hex()},
-            )
-        )
-        # All before any: their backends start together.
-        processes = [stack.enter_context(listener.accept()) for _ in range(shape[0])]
-        found = {process.recv()[1]: process for process in processes}
-        return [found[number] for number in sorted(found)]
+    def tell(self, shape: tuple[int, int], *what: Any) -> None:
+        for process in self._processes[shape]:
+            process.send(what)
 
     def ask(self, shape: tuple[int, int], *what: Any) -> list[Any]:
         """What every process of the job answers."""
-        for process in self._processes[shape]:
-            process.send(what)
+        self.tell(shape, *what)
         return [process.recv() for process in self._processes[shape]]
 
     def side_by_side(
@@ -100,31 +94,21 @@ class Fleet:
         rounds: int,
     ) -> list[list[float]]:
         """Seconds of an exchange, of every turn of every job; by turns, in random order."""
-        turns = {}
-        for shape in self._shapes:
-            wrong = sum(self.ask(shape, "prepare", "case", traffic, elements, scheduler, topology))
+        turns, shapes = {}, list(self._processes)
+        for shape in shapes:
+            wrong = sum(self.ask(shape, "prepare", traffic, elements, scheduler, topology))
             if wrong:
                 raise AssertionError(f"{wrong} rows are wrong: {shape}, {scheduler}, {topology}")
-            one = max(self.ask(shape, "run", "case", 3)) / 3
+            one = max(self.ask(shape, "run", 3)) / 3
             turns[shape] = max(1, round(TURN_SECONDS / one))
-        seconds: dict[tuple[int, int], list[float]] = {shape: [] for shape in self._shapes}
+        seconds: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
         rng = np.random.default_rng(0)
         for _ in range(rounds):
-            for at in rng.permutation(len(self._shapes)):
-                shape = self._shapes[at]
-                took = max(self.ask(shape, "run", "case", turns[shape]))
+            for at in rng.permutation(len(shapes)):
+                shape = shapes[at]
+                took = max(self.ask(shape, "run", turns[shape]))
                 seconds[shape].append(took / turns[shape])
-        for shape in self._shapes:
-            self.ask(shape, "forget", "case")
-        return [seconds[shape] for shape in self._shapes]
-
-
-def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds."""
-    low, middle, high = np.percentile(seconds, [25, 50, 75]) * 1e3
-    return {
-        name: round(float(x), 4) for name, x in (("p25", low), ("median", middle), ("p75", high))
-    }
+        return [seconds[shape] for shape in shapes]
 
 
 def compare(
@@ -132,7 +116,7 @@ def compare(
 ) -> dict[str, Any]:
     """Exchanges of so many bytes a device."""
     cells = []
-    with Fleet([(1, SHAPE[0] * SHAPE[1]), SHAPE]) as fleet:
+    with fleet_of((1, SHAPE[0] * SHAPE[1]), SHAPE) as fleet:
         for size in sizes:
             traffic = WORKLOADS[workload](*SHAPE, size // ROW_BYTES, 0)
             tiles = traffic.reshape(SHAPE * 2).sum(axis=(1, 3))
@@ -145,13 +129,13 @@ def compare(
                     "scheduler": scheduler,
                     "crossing": round(float(crossing), 3),
                 }
-                cell |= {"one": spread(one), "several": spread(several)}
+                cell |= {"one": records.spread(one), "several": records.spread(several)}
                 cell["ratio"] = round(float(np.median(several) / np.median(one)), 3)
                 cell["ratios"] = [round(float(r), 3) for r in np.percentile(ratios, [25, 75])]
                 cell["load"] = round(os.getloadavg()[0], 1)
                 cells.append(cell)
                 print(cell, flush=True)
-        network = fleet.ask(SHAPE, "network", "")[0]
+        network = fleet.ask(SHAPE, "network")[0]
     return {"cells": cells, "connections": repr(network["nics"])}
 
 
@@ -165,14 +149,14 @@ def small(rounds: int) -> list[dict[str, Any]]:
             "nothing to send": (np.zeros((devices, devices), np.int64), "fast"),
             "a row for each": (np.ones((devices, devices), np.int64), "fast"),
         }
-        with Fleet([(1, devices), shape]) as fleet:
+        with fleet_of((1, devices), shape) as fleet:
             for name, (traffic, scheduler) in kinds.items():
                 one, several = fleet.side_by_side(traffic, SMALL_ELEMENTS, scheduler, shape, rounds)
                 cell = {
                     "shape": shape,
                     "name": name,
-                    "one": spread(one),
-                    "several": spread(several),
+                    "one": records.spread(one),
+                    "several": records.spread(several),
                 }
                 cells.append(cell)
                 print(cell, flush=True)
@@ -259,9 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = [size * KIB for size in options.kib]
     record |= compare(sizes, options.schedulers, options.workload, options.rounds)
     record["small"] = small(options.rounds) if options.small else []
-    print(page(record, "Processes of one host"))
-    if options.json:
-        records.write(options.json, record)
+    records.publish(page(record, "Processes of one host"), record, options.json)
     judged = [cell for cell in record["cells"] if cell["bytes"] >= JUDGED_FROM]
     return 1 if any(cell["ratio"] > options.most for cell in judged) else 0
 

@@ -1,6 +1,7 @@
 """What the records of all benchmarks have in common: where figures come from, tables, files."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,24 @@ def _has_objects(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Writes a record, and the folder it is in if there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text(record))
+def publish(page: str, record: dict[str, Any], path: Path | None) -> None:
+    """Prints a page, and writes its record, and the folder it is in if there is none."""
+    sys.stdout.write(page)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text(record))
+
+
+def spread(seconds: Sequence[float], digits: int = 4) -> dict[str, float]:
+    """Median and quartiles, in milliseconds."""
+    import numpy as np  # gpu_check says first what a machine lacks
+
+    points = np.percentile(seconds, [25, 50, 75]) * 1e3
+    return dict(zip(("p25", "median", "p75"), points.round(digits).tolist(), strict=True))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A record that `write` wrote."""
+    """A record that `publish` wrote."""
     return json.loads(path.read_text())
 
 

@@ -178,9 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, key in enumerate(wanted, 1):
         print(f"{number} of {len(wanted)}: {' '.join(map(str, key.values()))}", file=sys.stderr)
         record["rows"].append(measure(key, options.seeds))
-    print(schedule_tables.page(record, "Schedules compared"))
-    if options.json:
-        records.write(options.json, record)
+    records.publish(schedule_tables.page(record, "Schedules compared"), record, options.json)
     return 0 if schedule_tables.all_met(record["rows"]) else 1
 
 

@@ -237,9 +237,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     record = records.stamp(SCHEMA)
     record["clusters"] = [simulate_record(path) for path in options.records]
-    sys.stdout.write(page(record, "simulated cluster"))
-    if options.json is not None:
-        records.write(options.json, record)
+    records.publish(page(record, "simulated cluster"), record, options.json)
     exchanges = [each for cluster in record["clusters"] for each in cluster["exchanges"]]
     return int(any(abs(each["error"]) > LARGEST_ERROR for each in exchanges))
 

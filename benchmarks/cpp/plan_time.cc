@@ -1,7 +1,7 @@
 // Microseconds from a traffic matrix to one device's stage table, with a warm planner and another matrix every time.
 // 8192 devices take gigabytes and a minute: name them to have them.
 //
-//   plan_time [--devices 32,64] [--scheduler fast] [--row-bytes 4096] [--json FILE]
+//   plan_time [--devices 32,64] [--json FILE]
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
@@ -20,19 +20,10 @@ namespace {
 
 using bench::Json;  // beside the ones below
 
-constexpr const char* kUsage = "plan_time [--devices 32,64] [--scheduler fast] [--row-bytes 4096] [--json FILE]";
-
 struct Options {
   std::vector<int32_t> devices = {16, 32, 64, 96, 160, 320, 1024};
-  Settings settings = {planner::Scheduler::kFast, 4096};
   std::string json;
 };
-
-template <typename T>
-bool ParsePositive(std::string_view text, T* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size() && *value > 0;
-}
 
 bool ParseDevices(std::string_view text, std::vector<int32_t>* devices) {
   devices->clear();
@@ -40,20 +31,12 @@ bool ParseDevices(std::string_view text, std::vector<int32_t>* devices) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(item.size() < text.size() ? item.size() + 1 : item.size());
     int32_t count = 0;
-    if (!ParsePositive(item, &count) || count < 2 * kDevicesPerServer || count % kDevicesPerServer != 0) return false;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (error != std::errc() || end != item.data() + item.size()) return false;
+    if (count < 2 * kDevicesPerServer || count % kDevicesPerServer != 0) return false;
     devices->push_back(count);
   }
   return !devices->empty();
-}
-
-bool ParseScheduler(std::string_view text, planner::Scheduler* scheduler) {
-  const auto& names = planner::SchedulerNames();
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i] != text) continue;
-    *scheduler = static_cast<planner::Scheduler>(i);
-    return true;
-  }
-  return false;
 }
 
 bool Parse(int argc, char** argv, Options* options) {
@@ -62,8 +45,6 @@ bool Parse(int argc, char** argv, Options* options) {
     const std::string_view value = argv[i + 1];
     bool good = false;
     if (name == "--devices") good = ParseDevices(value, &options->devices);
-    if (name == "--scheduler") good = ParseScheduler(value, &options->settings.scheduler);
-    if (name == "--row-bytes") good = ParsePositive(value, &options->settings.row_bytes);
     if (name == "--json") {
       options->json = value;
       good = !value.empty();
@@ -71,10 +52,6 @@ bool Parse(int argc, char** argv, Options* options) {
     if (!good) return false;
   }
   return argc % 2 == 1;
-}
-
-std::string SchedulerName(const Settings& settings) {
-  return std::string(planner::SchedulerNames()[static_cast<size_t>(settings.scheduler)]);
 }
 
 std::string Json(const Range& range) {
@@ -108,13 +85,12 @@ void Print(const Result& result) {
   std::fflush(stdout);
 }
 
-bool WriteJson(const std::string& path, const Settings& settings, double load_at_start,
-               const std::vector<Result>& results) {
+bool WriteJson(const std::string& path, double load_at_start, const std::vector<Result>& results) {
   std::ofstream file(path);
   file << "{\n"
-       << JsonHead("fastjax-plan-time-3", load_at_start) << ",\n \"scheduler\": " << Quoted(SchedulerName(settings))
-       << ", \"row_bytes\": " << settings.row_bytes << ", \"devices_per_server\": " << kDevicesPerServer
-       << ",\n \"results\": [";
+       << JsonHead("fastjax-plan-time-3", load_at_start)
+       << ",\n \"scheduler\": " << Quoted(std::string(planner::SchedulerNames()[static_cast<size_t>(kScheduler)]))
+       << ", \"row_bytes\": " << kRowBytes << ", \"devices_per_server\": " << kDevicesPerServer << ",\n \"results\": [";
   for (size_t i = 0; i < results.size(); ++i) file << (i > 0 ? ",\n" : "\n") << Json(results[i]);
   file << "\n ]\n}\n";
   return file.flush().good();
@@ -123,18 +99,21 @@ bool WriteJson(const std::string& path, const Settings& settings, double load_at
 int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
-    std::fprintf(stderr, "usage: %s\n--devices are multiples of %d, two servers or more\n", kUsage, kDevicesPerServer);
+    std::fprintf(
+        stderr,
+        "usage: plan_time [--devices 32,64] [--json FILE]\n--devices are multiples of %d, two servers or more\n",
+        kDevicesPerServer);
     return 2;
   }
   const double load = LoadAverage();
   std::vector<Result> results;
   for (const Skew skew : kSkews) {
     for (const int32_t devices : options.devices) {
-      results.push_back(Run(options.settings, devices, skew));
+      results.push_back(Run(devices, skew));
       Print(results.back());
     }
   }
-  if (!options.json.empty() && !WriteJson(options.json, options.settings, load, results)) {
+  if (!options.json.empty() && !WriteJson(options.json, load, results)) {
     std::fprintf(stderr, "plan_time: cannot write %s\n", options.json.c_str());
     return 1;
   }

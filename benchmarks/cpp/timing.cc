@@ -5,14 +5,41 @@
 #include <cstddef>
 #include <cstdlib>
 #include <ctime>
+#include <new>
 #include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
-#include "allocations.h"
 #include "length.h"
 #include "planner/table.h"
+
+namespace {
+
+// What this program, which has one thread, holds of operator new.
+int64_t g_live_bytes = 0;
+// In front of every block, its size, with room that keeps the block aligned.
+constexpr std::size_t kPrefix = alignof(std::max_align_t);
+static_assert(kPrefix >= sizeof(std::size_t));
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  auto* memory = static_cast<unsigned char*>(std::malloc(size + kPrefix));
+  if (memory == nullptr) throw std::bad_alloc();
+  *reinterpret_cast<std::size_t*>(memory) = size;
+  g_live_bytes += static_cast<int64_t>(size);
+  return memory + kPrefix;
+}
+
+void operator delete(void* block) noexcept {
+  if (block == nullptr) return;
+  unsigned char* memory = static_cast<unsigned char*>(block) - kPrefix;
+  g_live_bytes -= static_cast<int64_t>(*reinterpret_cast<std::size_t*>(memory));
+  std::free(memory);
+}
+
+void operator delete(void* block, std::size_t) noexcept { operator delete(block); }
 
 namespace fastjax::bench {
 namespace {
@@ -83,34 +110,21 @@ class Stopwatch {
   std::vector<double> processor_;  // per plan, a mean over each round
 };
 
-// Goes through matrices and devices, another one each time.
-class Inputs {
- public:
-  Inputs(const Ring& ring, int32_t devices) : ring_(ring), devices_(devices) {}
-
-  void Next() { ++count_; }
-  const int64_t* traffic() const { return ring_[static_cast<size_t>(count_) % ring_.size()].data(); }
-  int32_t device() const { return static_cast<int32_t>(count_ % devices_); }
-
- private:
-  const Ring& ring_;
-  int32_t devices_;
-  int64_t count_ = -1;
-};
-
+// Takes another matrix and another device each time.
 class TimedPlanner {
  public:
-  TimedPlanner(const Settings& settings, const Topology& topology, const Ring& ring)
-      : words_(planner::TableWords(topology, settings.scheduler)),
-        before_(GetAllocations().live_bytes),
-        plan_(topology, settings.scheduler, settings.row_bytes),
-        inputs_(ring, topology.devices()) {}
+  TimedPlanner(const Topology& topology, const Ring& ring)
+      : words_(planner::TableWords(topology, kScheduler)),
+        before_(g_live_bytes),
+        plan_(topology, kScheduler, kRowBytes),
+        ring_(ring) {}
 
   void Once() {
-    inputs_.Next();
-    watch_.Time([&] { plan_.Plan(inputs_.traffic()); },
+    const int64_t* traffic = ring_[static_cast<size_t>(count_) % ring_.size()].data();
+    const auto device = static_cast<int32_t>(count_++ % plan_.topology().devices());
+    watch_.Time([&] { plan_.Plan(traffic); },
                 [&] {
-                  if (!WriteTable(&plan_, inputs_.device(), words_.data())) std::abort();
+                  if (!WriteTable(&plan_, device, words_.data())) std::abort();
                 });
   }
   void Round(int32_t times) {
@@ -118,7 +132,7 @@ class TimedPlanner {
   }
   void EndWarmUp() {
     watch_.Restart();
-    memory_bytes_ = GetAllocations().live_bytes - before_;
+    memory_bytes_ = g_live_bytes - before_;
   }
   Planner* plan() { return &plan_; }
   PlannerResult Times() const {
@@ -136,7 +150,8 @@ class TimedPlanner {
   int64_t before_;
   int64_t memory_bytes_ = 0;
   Planner plan_;
-  Inputs inputs_;
+  const Ring& ring_;
+  int64_t count_ = 0;
   Stopwatch watch_;
 };
 
@@ -167,7 +182,7 @@ void DescribePlans(const Ring& ring, Planner* plan, PlannerResult* result) {
 
 }  // namespace
 
-Result Run(const Settings& settings, int32_t devices, Skew skew) {
+Result Run(int32_t devices, Skew skew) {
   Topology topology;
   topology.servers = devices / kDevicesPerServer;
   topology.devices_per_server = kDevicesPerServer;
@@ -176,7 +191,7 @@ Result Run(const Settings& settings, int32_t devices, Skew skew) {
   Ring ring;
   for (int32_t i = 0; i < effort.matrices; ++i) ring.push_back(MakeTraffic(skew, devices, kMeanRows, &random));
 
-  TimedPlanner ours(settings, topology, ring);
+  TimedPlanner ours(topology, ring);
   for (int32_t i = 0; i < effort.matrices; ++i) ours.Once();
   ours.EndWarmUp();
   for (int32_t round = 0; round < effort.rounds; ++round) ours.Round(effort.plans);

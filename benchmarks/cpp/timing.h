@@ -12,11 +12,8 @@
 namespace fastjax::bench {
 
 inline constexpr int32_t kDevicesPerServer = 8;
-
-struct Settings {
-  planner::Scheduler scheduler;
-  int64_t row_bytes;
-};
+inline constexpr planner::Scheduler kScheduler = planner::Scheduler::kFast;
+inline constexpr int64_t kRowBytes = 4096;
 
 // The mean and the largest of a quantity that every matrix has.
 struct Range {
@@ -44,7 +41,7 @@ struct Result {
   PlannerResult planner;
 };
 
-Result Run(const Settings& settings, int32_t devices, Skew skew);
+Result Run(int32_t devices, Skew skew);
 
 }  // namespace fastjax::bench
 
