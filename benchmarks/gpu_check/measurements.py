@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from fastjax import _core
 from gpu_check.report import cells
 
+WARM_UPS = 2  # rounds at least: they compile
 WARM_SECONDS = 0.3  # at least: the clocks of a GPU that had nothing to do rise first
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -50,10 +52,10 @@ def interleaved(cases: Mapping[str, Timed], rounds: int) -> dict[str, list[float
     rng = np.random.default_rng(0)
     series: dict[str, list[float]] = {name: [] for name in cases}
     names = list(cases)
-    for name in names:  # compiles
-        cases[name].microseconds()
-    warm = time.perf_counter() + WARM_SECONDS
-    while time.perf_counter() < warm:
+    begin, warm = time.perf_counter(), 0.0 if device().platform == "cpu" else WARM_SECONDS
+    for number in itertools.count():
+        if number >= WARM_UPS and time.perf_counter() - begin >= warm:
+            break
         for name in names:
             cases[name].microseconds()
     for _ in range(rounds):

@@ -20,7 +20,7 @@ PROGRAMS = {
     "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32 --rows 256",
     "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
     "simulated_cluster.py": "",
-    "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --delay 0.001",
+    "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --schedulers fast --delay 0.001",
 }
 LONG = {
     "moe_layer.py": "--tokens 16 --width 8 --inner 8 --rounds 1 --experts 8 --least 0",
