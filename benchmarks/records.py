@@ -36,12 +36,22 @@ def _has_objects(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
+def replace(path: Path, content: str | bytes) -> None:
+    """Writes a file, of which whoever reads meanwhile, or a run that is killed, has all or the old.
+
+    The folder that it is in is made if there is none.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    partial.replace(path)
+
+
 def publish(page: str, record: dict[str, Any], path: Path | None) -> None:
-    """Prints a page, and writes its record, and the folder it is in if there is none."""
+    """Prints a page, and writes its record."""
     sys.stdout.write(page)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text(record))
+        replace(path, text(record))
 
 
 def spread(seconds: Sequence[float], digits: int = 4) -> dict[str, float]:

@@ -140,10 +140,7 @@ class Run:
         part.detail = f"exit status {status}: {last}" if status else last
 
     def _write(self) -> str:
-        """Writes the record, its page and the archive of logs anew; returns the page.
-
-        Each is first written under another name: a run that is killed leaves what was found before.
-        """
+        """Writes the record, its page and the archive of logs anew; returns the page."""
         parts = [
             {"name": p.name, "status": p.status, "seconds": round(p.took, 1), "detail": p.detail}
             for p in self._parts.values()
@@ -158,11 +155,9 @@ class Run:
         with tarfile.open(fileobj=logs, mode="w:gz") as archive:
             for log in sorted(self._folder.glob("*.log")):
                 archive.add(log, f"gpu_logs/{log.name}")
-        files = {"gpu.json": records.text(record).encode(), "gpu.md": page.encode()}
+        files: dict[str, str | bytes] = {"gpu.json": records.text(record), "gpu.md": page}
         for name, content in {**files, "gpu_logs.tar.gz": logs.getvalue()}.items():
-            partial = self._out / f".{name}.partial"
-            partial.write_bytes(content)
-            partial.replace(self._out / name)
+            records.replace(self._out / name, content)
         return page
 
 

@@ -6,7 +6,6 @@ what there is to be read for ROCm is in the file.
 """
 
 import argparse
-import json
 import re
 import struct
 import subprocess
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import records
 from gpu_binaries import hip_objects, sections
 from gpu_compile import SCHEMA, page
 
@@ -207,13 +207,9 @@ def main() -> None:
     ]
     compilers = [made_by(library) for library in arguments.libraries]
     record = {"schema": SCHEMA, "compilers": compilers, "kernels": kernels}
-    rows = ",\n".join(f"  {json.dumps(each)}" for each in kernels)
-    arguments.json.write_text(
-        f'{{\n "schema": "{SCHEMA}",\n "compilers": {json.dumps(compilers)},\n'
-        f' "kernels": [\n{rows}\n ]\n}}\n'
-    )
+    records.replace(arguments.json, records.text(record))
     title = arguments.json.stem.replace("_", " ")
-    arguments.json.with_suffix(".md").write_text(page(record, title))
+    records.replace(arguments.json.with_suffix(".md"), page(record, title))
 
 
 if __name__ == "__main__":
