@@ -29,7 +29,7 @@ def amount(text: str, units: Mapping[str, int], what: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class FabricOptions:
-    """The network of the emulated cluster."""
+    """The network of the emulated cluster, and what the planner is told of it."""
 
     servers: int = 4
     """Servers: network namespaces, with one process each."""
@@ -49,6 +49,12 @@ class FabricOptions:
     """Seconds that the rails' cables take from end to end; the trunk takes none."""
     name: str = "fjx"
     """Of the cluster; one at a time has a name."""
+    scale_up_bandwidth: float = 2e9
+    """What the planner is told of copies inside a server, in bytes/s a device."""
+    scale_up_latency: float = 5e-5
+    """The same: seconds to start a step inside a server."""
+    scale_out_latency: float = 5e-4
+    """The same: seconds to start a stage between servers, apart from what cables take."""
 
     def fabric(self) -> Fabric:
         """The fabric these options describe."""
@@ -63,18 +69,6 @@ class FabricOptions:
             delay=self.delay,
             name=self.name,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedOptions(FabricOptions):
-    """The network, and what the planner is told of it."""
-
-    scale_up_bandwidth: float = 2e9
-    """What the planner is told of copies inside a server, in bytes/s a device."""
-    scale_up_latency: float = 5e-5
-    """The same: seconds to start a step inside a server."""
-    scale_out_latency: float = 5e-4
-    """The same: seconds to start a stage between servers, apart from what cables take."""
 
     def topology(self) -> dict[str, float]:
         """What fastjax.Topology is told."""
@@ -110,7 +104,7 @@ def above_zero(options: "MeasuredOptions | TrainingOptions") -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredOptions(PlannedOptions):
+class MeasuredOptions(FabricOptions):
     """What programs that send rows have in common."""
 
     seconds: float = 1.0
@@ -149,7 +143,7 @@ class MeasuredOptions(PlannedOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingOptions(PlannedOptions):
+class TrainingOptions(FabricOptions):
     """Trains examples/train_moe.py's model in an emulated cluster, as root on Linux.
 
     Then times its steps by scheduler, and with the dense padded layer over gloo.
