@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import multiprocess
@@ -157,7 +157,8 @@ class Exchange(Program):
                 for i in range(at_once)
             ]
 
-        local.__name__ = name or f"servers_{servers}"
+        several = f"_{at_once}_at_once" if at_once > 1 else ""
+        local.__name__ = name or f"servers_{servers}{several}"
         expected = [reference.exchange(operand + i, output, meta) for i in range(at_once)]
         super().__init__(local, mesh, (operand, output, *meta.arrays()), expected)
 
@@ -179,6 +180,19 @@ DIFFERENT = {
     "row": {"servers": 3, "width": _ROW + 1},
     "program": {"servers": 3, "name": "something_else"},
 }
+
+
+class Kind(NamedTuple):
+    """What a round runs: an exchange, or several at once, or a layer."""
+
+    servers: int
+    width: int = _ROW
+    at_once: int = 1
+    layer: str = ""
+
+    @classmethod
+    def of(cls, one: dict[str, Any]) -> Kind:
+        return cls(**{name: one[name] for name in cls._fields if name in one})
 
 
 def play(
@@ -209,11 +223,11 @@ def play(
     if hurt and wrong_secret:
         bootstrap._secret = lambda _: secrets.token_bytes(16)
     try:
-        kinds = sorted({_kind(one) for one in rounds})
+        kinds = sorted({Kind.of(one) for one in rounds})
         programs = {
-            kind: layer(balance=kind == _BALANCED)
-            if kind in (_LAYER, _BALANCED)
-            else Exchange(kind[0], width=kind[1], at_once=kind[2], name=_name(*kind))
+            kind: layer(balance=kind.layer == "balanced")
+            if kind.layer
+            else Exchange(kind.servers, width=kind.width, at_once=kind.at_once)
             for kind in kinds
         }
     except fastjax.errors.FastjaxError as error:
@@ -225,7 +239,7 @@ def play(
     different = None
     for number, one in enumerate(rounds):
         _until_told(f"go {number}")
-        outcome = (different or programs[_kind(one)])()
+        outcome = (different or programs[Kind.of(one)])()
         calls = rounds[number + 1].get("calls") if hurt and rounds[number + 1 :] else None
         different = Exchange(**DIFFERENT[calls]) if calls else None
         refused = fastjax._core.network_state().get("refused")
@@ -235,19 +249,6 @@ def play(
     if _until_told("end") == "at once":
         _leave_at_once()
     return {}
-
-
-_LAYER, _BALANCED = (0, 0, 0), (0, 0, 1)
-
-
-def _kind(one: dict[str, Any]) -> tuple[int, int, int]:
-    if one.get("layer"):
-        return _BALANCED if one["layer"] == "balanced" else _LAYER
-    return one["servers"], one.get("width", _ROW), one.get("at_once", 1)
-
-
-def _name(servers: int, _: int, at_once: int) -> str:
-    return f"servers_{servers}" + (f"_{at_once}_at_once" if at_once > 1 else "")
 
 
 def _stop_before_opening() -> None:
