@@ -131,14 +131,14 @@ pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and noteboo
 	$(BIN)/pytest --nbmake -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CHOICE) $(TESTS) $(TEST_ARGS)
 
 # Tests that say nothing of JAX's version, and tests whose operations others have too. Of the others only the first
-# parameters are run, since most are options of ours; of the notebooks the first.
+# parameters are run, since most are options of ours.
 OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
   $(addsuffix /%,benchmarks chunking cli faults gpu optimal plot simulation support traffic) \
   examples/test_train_example.py test_measurement.py \
   $(addprefix host/test_,auto.py bound.py make_plan_errors.py nics.py plan.py plan_files.py prices.py stage_tables.py) \
-  $(addprefix moe/test_moe_,balance.py deduplicated.py deduplicated_sums.py errors.py packing.py processes.py rails.py room.py) \
+  $(addprefix moe/test_moe_,deduplicated.py deduplicated_sums.py errors.py packing.py processes.py rails.py room.py) \
   $(addprefix repository/test_,dist.py gpu_build.py gpu_code.py layers.py release.py several_hosts.py)) \
-  $(filter-out notebooks/01_quickstart.ipynb,$(NOTEBOOKS))
+  $(addprefix notebooks/0,2_benchmark.ipynb 4_skew_and_schedules.ipynb 5_your_cluster.ipynb 6_how_it_works.ipynb)
 
 .PHONY: pytest-jax
 pytest-jax: ## The Python tests and notebooks for which JAX's version can matter, with their first parameters
