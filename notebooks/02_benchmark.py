@@ -27,7 +27,8 @@ from fastjax.cli.bench import command as bench
 from fastjax.cli.bench import schemes
 from fastjax.cli.shared.backend import start_backend
 
-options = bench.BenchOptions(rows=512, rounds=10, latency_rounds=50)
+SMALL = ["--rows", "512", "--rounds", "10", "--latency-rounds", "50"]
+options = bench.parser().parse_args(SMALL)
 start_backend(options.devices)
 record = bench.run(options)
 assert bench.count_wrong(record) == 0

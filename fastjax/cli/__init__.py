@@ -16,7 +16,12 @@ usage: python -m fastjax                report the environment
 A command explains itself with --help.
 """
 
-_COMMANDS = ("bench", "plan", "simulate")
+_COMMANDS = {
+    "": "environment",
+    "bench": "bench.command",
+    "plan": "plan",
+    "simulate": "simulate.command",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,15 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    command, *rest = [*arguments, ""]
-    if command == "":
-        from fastjax.cli.environment import report
-        from fastjax.cli.shared.text import as_text
-
-        sys.stdout.write(f"{as_text(report.collect())}\n")
-        return 0
+    command, rest = (arguments or [""])[0], arguments[1:]
     if command in _COMMANDS:
-        return importlib.import_module(f"fastjax.cli.{command}").main(rest[:-1])
+        return importlib.import_module(f"fastjax.cli.{_COMMANDS[command]}").main(rest)
     if command == "--version":
         sys.stdout.write(f"fastjax {importlib.import_module('fastjax').__version__}\n")
         return 0

@@ -8,11 +8,6 @@ from fastjax.traffic.experts import ROUTINGS, Routing
 from fastjax.traffic.files import read_matrix, write_matrix
 from fastjax.traffic.generators import expert_popularity, pair_zipf, uniform, zipf
 from fastjax.traffic.layers import LayerTraffic, layer_traffic
-from fastjax.traffic.patterns import (
-    hot_receiver,
-    permutation,
-    single_flow,
-)
 from fastjax.traffic.routing import Exchange, choices_from_routing, traffic_from_routing
 from fastjax.traffic.skew import gini
 from fastjax.traffic.traces import RoutingRecord, read_routing_trace, write_routing_trace
@@ -26,13 +21,10 @@ __all__ = [
     "choices_from_routing",
     "expert_popularity",
     "gini",
-    "hot_receiver",
     "layer_traffic",
     "pair_zipf",
-    "permutation",
     "read_matrix",
     "read_routing_trace",
-    "single_flow",
     "traffic_from_routing",
     "uniform",
     "write_matrix",

@@ -58,7 +58,7 @@ def uniform(devices: int, rows: int) -> np.ndarray:
     Raises:
       ArgumentError: an argument is out of bounds.
     """
-    check_rows(devices, rows)
+    _check_rows(devices, rows)
     return np.tile(round_shares(np.full(devices, 1 / devices), rows), (devices, 1))
 
 
@@ -67,19 +67,18 @@ def pair_zipf(
     rows: int,
     *,
     exponent: float = 0.8,
-    self_pairs: bool = True,
     seed: Seed = 0,
 ) -> np.ndarray:
     """Skew by pair of devices, one reading of the traffic that FAST (arXiv 2505.09764) has.
 
-    The (sender, receiver) pairs, in random order, have shares by `zipf` of devices * rows rows.
-    Sizes that each pair drew for itself would be far milder at the same exponent.
+    All pairs of a sender and a receiver, which may be the same device, have shares by `zipf` of
+    devices * rows rows, in random order. Sizes that each pair drew for itself would be far milder
+    at the same exponent.
 
     Args:
       devices: number of devices.
       rows: rows that a device sends on average.
       exponent: of Zipf's law; 0 is no skew, FAST mostly has 0.8.
-      self_pairs: whether rows that stay on their device count as pairs; without, there are none.
       seed: of the order of pairs.
 
     Returns:
@@ -88,14 +87,9 @@ def pair_zipf(
     Raises:
       ArgumentError: an argument is out of bounds.
     """
-    check_rows(devices, rows)
-    if devices == 1 and not self_pairs:
-        raise ArgumentError("self_pairs=False needs 2 devices or more, got 1.")
-    pairs = np.ones((devices, devices), bool) if self_pairs else ~np.eye(devices, dtype=bool)
-    order = np.random.default_rng(seed).permutation(zipf(int(pairs.sum()), exponent))
-    traffic = np.zeros((devices, devices), np.int64)
-    traffic[pairs] = round_shares(order, devices * rows)
-    return traffic
+    _check_rows(devices, rows)
+    shares = np.random.default_rng(seed).permutation(zipf(devices**2, exponent))
+    return round_shares(shares, devices * rows).reshape(devices, devices)
 
 
 def expert_popularity(
@@ -139,25 +133,30 @@ def expert_popularity(
     Raises:
       ArgumentError: an argument is out of bounds, or there is no such popularity.
     """
-    check_rows(devices, rows, top_k)
+    _check_rows(devices, rows, top_k)
     experts = devices * checks.integer("experts_per_device", experts_per_device, 1)
     checks.real("sigma", sigma, 0, _MOST_SIGMA)
-    _check_tilt(tilt)
+    if tilt is not None:
+        checks.real("tilt", tilt, _LEAST_TILT, _MOST_TILT)
     rng = np.random.default_rng(seed)
     if popularity == "zipf":
         shares = zipf(experts, exponent)
         shares = rng.permutation(shares) if shuffle else shares
     elif popularity == "lognormal":
-        shares = _softmax(sigma * rng.standard_normal(experts))
+        logarithms = sigma * rng.standard_normal(experts)
+        shares = np.exp(logarithms - logarithms.max())
+        shares /= shares.sum()
     else:
         names = " or ".join(repr(name) for name in get_args(Popularity))
         raise ArgumentError(f"popularity must be {names}, got {popularity!r}.")
     if tilt is not None:
-        shares = _dirichlet(rng, tilt * shares, devices)
-    return _draw(rng, shares, devices, rows * top_k)
+        # numpy refuses parameters of 0.
+        shares = rng.dirichlet(np.maximum(tilt * shares, np.finfo(float).tiny), size=devices)
+    counts = rng.multinomial(rows * top_k, shares, size=devices)  # by expert
+    return counts.reshape(devices, devices, -1).sum(axis=2).astype(np.int64)
 
 
-def check_rows(devices: int, rows: int, top_k: int = 1) -> None:
+def _check_rows(devices: int, rows: int, top_k: int = 1) -> None:
     """Refuses numbers of devices, rows and experts of a token that make no matrix."""
     checks.integer("devices", devices, 1)
     checks.integer("rows", rows, 0)
@@ -175,31 +174,9 @@ def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
     return np.diff(np.minimum(edges, total))
 
 
-def _check_tilt(tilt: float | None) -> None:
-    if tilt is not None:
-        checks.real("tilt", tilt, _LEAST_TILT, _MOST_TILT)
-
-
-def _softmax(logarithms: np.ndarray) -> np.ndarray:
-    weights = np.exp(logarithms - logarithms.max())
-    return weights / weights.sum()
-
-
-def _dirichlet(rng: np.random.Generator, alpha: np.ndarray, count: int) -> np.ndarray:
-    """Draws `count` distributions; parameters of 0, that numpy refuses, become tiny."""
-    return rng.dirichlet(np.maximum(alpha, np.finfo(float).tiny), size=count)
-
-
-def _draw(rng: np.random.Generator, shares: np.ndarray, devices: int, copies: int) -> np.ndarray:
-    """Every sender's tokens by expert, summed over the experts of each device."""
-    counts = rng.multinomial(copies, shares, size=devices)
-    return counts.reshape(devices, devices, -1).sum(axis=2).astype(np.int64)
-
-
 __all__ = [
     "Popularity",
     "Seed",
-    "check_rows",
     "expert_popularity",
     "pair_zipf",
     "round_shares",

@@ -289,7 +289,7 @@ def test_cpp_checker_catches_names_of_backends(tmp_path: Path, folder: str):
         ("host/plan.py", "import jax\nx = jax._src.core.f(1)"),
         ("traffic/files.py", "def f():\n    import jax.numpy as jnp"),
         ("cli/bench/command.py", "from fastjax.cli.plan import record"),
-        ("cli/shared/units.py", "import fastjax.cli"),
+        ("cli/shared/text.py", "import fastjax.cli"),
         ("unknown.py", "import numpy"),
         ("host/plan.py", "from ..unknown import x"),
     ],

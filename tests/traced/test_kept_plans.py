@@ -35,7 +35,7 @@ def matrices():
     yield traffic.pair_zipf(8, 16, exponent=1.2)
     yield traffic.pair_zipf(8, 400, exponent=1.2)
     yield traffic.uniform(8, 400)
-    yield traffic.single_flow(8, 400)
+    yield np.eye(8, k=7, dtype=int) * 400
     yield np.roll(np.eye(8, dtype=int), 3, axis=1) * 300
 
 

@@ -1,3 +1,1 @@
 """`python -m fastjax bench`."""
-
-from fastjax.cli.bench.command import main as main

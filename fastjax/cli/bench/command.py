@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,98 +16,66 @@ from fastjax import scheduling
 from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.cli.bench import latency, schemes, tables
 from fastjax.cli.bench.baselines import Copy
+from fastjax.cli.shared import commands, measure, statistics, workloads
 from fastjax.cli.shared import machine as machines
-from fastjax.cli.shared import measure, workloads
 from fastjax.cli.shared.backend import start_backend
-from fastjax.cli.shared.commands import make_folder_of, to_json
 from fastjax.cli.shared.device_workload import DeviceWorkload, make_mesh
 from fastjax.cli.shared.progress import Progress
-from fastjax.errors import FastjaxError, OptionError
+from fastjax.errors import OptionError
 
 SCHEMA = "fastjax-bench-1"
 FABRIC = ("scale_up_bandwidth", "scale_out_bandwidth", "scale_up_latency", "scale_out_latency")
-MISSING = "`bench` needs tyro, which is not installed: pip install 'fastjax[bench]'\n"
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchOptions:
-    """Measures ragged exchanges between the CPU devices of this process.
-
-    Compares every scheduler, over several splits of the devices into servers, with what JAX users
-    can write without fastjax and with a plain copy. Every result is verified, row for row. GPUs are
-    measured by `make gpu`.
-    """
-
-    devices: int = 8
-    """CPU devices."""
-    servers: tuple[int, ...] = ()
-    """Numbers of servers to split them into; by default those of 1, 2 and 4 that divide them."""
-    rows: int = 4096
-    """Rows that a device sends."""
-    row_bytes: int = DEFAULT_ROW_BYTES
-    """Bytes of a row."""
-    dtype: str = "float32"
-    """Type of the rows' elements."""
-    generate: workloads.Skew = "expert-popularity"
-    """How the traffic is spread; fastjax/cli/shared/workloads.py defines each."""
-    exponent: float = 0.8
-    """Exponent of Zipf's law."""
-    schedulers: tuple[str, ...] = ()
-    """Schedulers to measure; by default all."""
-    rounds: int = 30
-    """Times that each scheme runs, in turn with the others; slow ones run less often."""
-    latency_rounds: int = 300
-    """The same for exchanges of one row; 0 leaves them out."""
-    seed: int = 0
-    """Of traffic, rows and the order within rounds."""
-    baselines: bool = True
-    """Whether to measure what there is without fastjax."""
-    json: Path | None = None
-    """File for the full record."""
-
-    def __post_init__(self) -> None:
-        for name in ("devices", "rows", "row_bytes", "rounds"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"--{name.replace('_', '-')} must be 1 or more.")
-        if not 0 <= self.exponent <= 20:
-            raise OptionError(f"--exponent must be from 0 to 20, got {self.exponent}.")
-        uneven = [s for s in self.servers if s < 1 or self.devices % s]
-        if uneven:
-            raise OptionError(f"--servers {uneven[0]} does not divide {self.devices} devices.")
-        unknown = [s for s in self.schedulers if s not in scheduling.schedulers_in_programs()]
-        if unknown:
-            known = ", ".join(scheduling.schedulers_in_programs())
-            raise OptionError(f"--schedulers {unknown[0]}: there are {known}.")
-        try:
-            itemsize = jax.numpy.dtype(self.dtype).itemsize
-        except TypeError:
-            raise OptionError(f"--dtype {self.dtype}: there is no such type.") from None
-        if self.row_bytes % itemsize:
-            raise OptionError(f"--row-bytes {self.row_bytes} is no whole number of {self.dtype}.")
-
-    @property
-    def server_counts(self) -> tuple[int, ...]:
-        """Splits to measure."""
-        return self.servers or tuple(s for s in (1, 2, 4) if self.devices % s == 0)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the benchmark and shows its tables; returns the exit status."""
-    try:
-        import tyro
-    except ImportError:
-        sys.stderr.write(MISSING)
-        return 2
-    try:
-        options = tyro.cli(BenchOptions, prog="python -m fastjax bench", args=arguments)
-        start_backend(options.devices)
-    except FastjaxError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
+    return commands.run(parser(), arguments, _run)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `run`."""
+    made = commands.parser(
+        "bench",
+        "Measures ragged exchanges between the CPU devices of this process. Compares every "
+        "scheduler, over several splits of the devices into servers, with what JAX users can write "
+        "without fastjax and with a plain copy. Every result is verified, row for row. GPUs are "
+        "measured by `make gpu`.",
+    )
+    many = commands.number(1)
+    names = scheduling.schedulers_in_programs()
+
+    def add(name: str, default: Any, text: str, **more: Any) -> None:
+        known = {"type": many, "metavar": "N"} if isinstance(default, int) else {}
+        shown = "" if default is None else f"; default: {default}"
+        made.add_argument(name, default=default, help=text + shown, **known | more)
+
+    add("--devices", 8, "CPU devices")
+    add("--servers", None, "numbers of servers to split them into; default: those of 1, 2 and 4 "
+        "that divide them", nargs="+", type=many, metavar="N")  # fmt: skip
+    add("--rows", 4096, "rows that a device sends")
+    add("--row-bytes", DEFAULT_ROW_BYTES, "bytes of a row")
+    add("--dtype", jax.numpy.dtype("float32"), "of the rows' elements", type=jax.numpy.dtype)
+    add("--generate", "expert-popularity", "how traffic is spread", choices=workloads.SKEWS)
+    add("--exponent", 0.8, "of Zipf's law", type=commands.number(0, 20, float), metavar="X")
+    listed = f"of {', '.join(names)}; default: all"
+    add("--schedulers", None, listed, nargs="+", choices=names, metavar="NAME")
+    add("--rounds", 30, "times that each scheme runs, in turn; slow ones run less often")
+    add("--latency-rounds", 300, "the same for one row; 0: none", type=commands.number(0))
+    add("--seed", 0, "of traffic, rows and the order within rounds", type=commands.number(0))
+    made.add_argument(
+        "--no-baselines",
+        dest="baselines",
+        action="store_false",
+        help="leave out what there is without fastjax",
+    )
+    return made
+
+
+def _run(options: argparse.Namespace) -> int:
+    start_backend(options.devices)
     record = run(options)
     if options.json is not None:
-        make_folder_of(options.json)
-        options.json.write_text(to_json(record))
+        commands.write_json(options.json, record)
     sys.stdout.write(tables.as_text(record))
     wrong = count_wrong(record)
     if wrong:
@@ -116,63 +83,91 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def run(options: BenchOptions) -> dict[str, Any]:
-    """Measures everything and returns the record."""
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures everything and returns the record.
+
+    Raises:
+      OptionError: the options, of `parser`, do not fit together.
+    """
+    devices, row_bytes, dtype = options.devices, options.row_bytes, options.dtype
+    servers = options.servers or [s for s in (1, 2, 4) if devices % s == 0]
+    for count in servers:
+        if devices % count:
+            raise OptionError(f"--servers {count} does not divide {devices} devices.")
+    if row_bytes % dtype.itemsize:
+        raise OptionError(f"--row-bytes {row_bytes} is no whole number of {dtype}.")
     computer = machines.machine()
     traffic = workloads.make_traffic(
-        options.generate, options.devices, options.rows, alpha=options.exponent, seed=options.seed
+        options.generate, devices, options.rows, options.exponent, options.seed
     )
-    dtype = jax.numpy.dtype(options.dtype)
-    mesh = make_mesh(options.devices)
-    workload = DeviceWorkload(mesh, traffic, options.row_bytes, dtype, options.seed)
+    mesh = make_mesh(devices)
+    workload = DeviceWorkload(mesh, traffic, row_bytes, dtype, options.seed)
     names = options.schedulers or scheduling.schedulers_in_programs()
-    compared = list(schemes.ours(traffic, options.row_bytes, options.server_counts, names))
+    compared = list(schemes.ours(traffic, row_bytes, servers, names))
     if options.baselines:
         compared += schemes.today(traffic)
-    progress = Progress(2 * len(compared) + options.rounds + 1)
-    progress.begin("exchanging")
-    programs = {s.key: workload.program(s.exchange) for s in compared if s.exchange is not None}
-    wrong = {}
-    for scheme in compared:
-        wrong[scheme.key] = workload.count_wrong(programs[scheme.key])
-        progress.step()
-    runs: dict[str, Callable[[], object]] = {
-        key: functools.partial(workload.run, program) for key, program in programs.items()
-    }
-    copy = Copy(int(traffic.sum()) * options.row_bytes)
-    copy()  # its buffers are new
     copy_scheme = schemes.Scheme(schemes.COPY, None)
-    runs[copy_scheme.key] = copy
-    timings = measure.interleave(runs, options.rounds, seed=options.seed, progress=progress.step)
-    copy.close()
-    for scheme in compared:  # once more, after all those rounds
-        wrong[scheme.key] = max(wrong[scheme.key], workload.count_wrong(programs[scheme.key]))
-        progress.step()
-    record = {
+    with Progress(2 * len(compared) + options.rounds + 1) as progress:
+        programs = {s.key: workload.program(s.exchange) for s in compared if s.exchange is not None}
+        wrong = dict.fromkeys(programs, 0)
+
+        def verify() -> None:
+            for key, program in programs.items():
+                with progress.step("exchanging"):
+                    wrong[key] = max(wrong[key], workload.count_wrong(program))
+
+        verify()
+        runs: dict[str, Callable[[], object]] = {
+            key: functools.partial(workload.run, program) for key, program in programs.items()
+        }
+        copy = Copy(int(traffic.sum()) * row_bytes)
+        copy()  # its buffers are new
+        runs[copy_scheme.key] = copy
+        with progress.step("exchanging", options.rounds) as share:
+            seconds = measure.interleave(runs, options.rounds, seed=options.seed, progress=share)
+        copy.close()
+        verify()  # once more, after all those rounds
+        small = {}
+        if options.latency_rounds:
+            with progress.step("exchanging one row"):
+                rounds = options.latency_rounds
+                small = latency.measure(mesh, servers, row_bytes, dtype, rounds)
+    medians = {key: measure.median(each) for key, each in seconds.items()}
+    return {
         "schema": SCHEMA,
         "workload": _workload(options, traffic),
         "machine": computer,
         "versions": machines.versions(),
         "fabric": {name: getattr(fastjax.Topology(1, 1), name) for name in FABRIC},
         "schemes": [
-            _entry(scheme, timings, wrong.get(scheme.key), traffic, options.row_bytes)
+            {
+                "scheme": scheme.name,
+                "servers": scheme.servers,
+                **measure.summary(seconds[scheme.key]),
+                **statistics.bandwidths(traffic, row_bytes, medians[scheme.key]),
+                **_compared(medians[scheme.key], medians),
+                "wrong": wrong.get(scheme.key),
+                **({} if scheme.plan is None else {"plan": scheme.plan}),
+            }
             for scheme in [*compared, copy_scheme]
         ],
-        "latency": [],
+        "latency": [
+            {
+                "name": name,
+                **measure.summary(each),
+                "by_empty": measure.median(each) / measure.median(small[latency.EMPTY]),
+                "by_empty_same": measure.median(each) / measure.median(small[latency.EMPTY_SAME]),
+            }
+            for name, each in small.items()
+        ],
     }
-    if options.latency_rounds:
-        small = latency.measure(
-            mesh, options.server_counts, options.row_bytes, dtype, options.latency_rounds
-        )
-        record["latency"] = _latency_entries(small)
-    progress.clear()
-    return record
 
 
-def _workload(options: BenchOptions, traffic: np.ndarray) -> dict[str, Any]:
-    fields = ("devices", "rows", "row_bytes", "dtype", "seed", "rounds")
+def _workload(options: argparse.Namespace, traffic: np.ndarray) -> dict[str, Any]:
+    fields = ("devices", "rows", "row_bytes", "seed", "rounds")
     return {
         **{name: getattr(options, name) for name in fields},
+        "dtype": options.dtype.name,
         "skew": options.generate,
         "alpha": options.exponent,
         "total_bytes": int(traffic.sum()) * options.row_bytes,
@@ -183,47 +178,17 @@ def _workload(options: BenchOptions, traffic: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _entry(
-    scheme: schemes.Scheme,
-    timings: dict[str, measure.Timing],
-    wrong: int | None,
-    traffic: np.ndarray,
-    row_bytes: int,
-) -> dict[str, Any]:
-    timing = timings[scheme.key]
-    medians = {name: t.median for name, t in timings.items()}
+def _compared(median: float, medians: Mapping[str, float]) -> dict[str, float | None]:
     dense = medians.get(f"{schemes.DENSE} -")
-    entry = {
-        "scheme": scheme.name,
-        "servers": scheme.servers,
-        **timing.record(),
-        "algbw": measure.algbw(traffic, row_bytes, timing.median),
-        "busbw": measure.busbw(traffic, row_bytes, timing.median),
-        "fast_algbw": measure.mean_bw(traffic, row_bytes, timing.median),
-        "dense_by_this": None if dense is None else dense / timing.median,
-        "this_by_copy": timing.median / medians[f"{schemes.COPY} -"],
-        "wrong": wrong,
+    return {
+        "dense_by_this": None if dense is None else dense / median,
+        "this_by_copy": median / medians[f"{schemes.COPY} -"],
     }
-    if scheme.plan is not None:
-        entry["plan"] = scheme.plan
-    return entry
 
 
-def _latency_entries(timings: dict[str, measure.Timing]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            **timing.record(),
-            "by_empty": timing.median / timings[latency.EMPTY].median,
-            "by_empty_same": timing.median / timings[latency.EMPTY_SAME].median,
-        }
-        for name, timing in timings.items()
-    ]
-
-
-def count_wrong(record: dict[str, Any]) -> int:
+def count_wrong(record: Mapping[str, Any]) -> int:
     """Rows that any scheme got wrong."""
     return sum(entry["wrong"] or 0 for entry in record["schemes"])
 
 
-__all__ = ["BenchOptions", "count_wrong", "main", "run"]
+__all__ = ["count_wrong", "main", "parser", "run"]

@@ -12,7 +12,7 @@ import numpy as np
 
 import fastjax
 from fastjax.cli.shared.device_workload import AXIS, DeviceWorkload
-from fastjax.cli.shared.measure import Timing, interleave
+from fastjax.cli.shared.measure import interleave
 from fastjax.traced import contract
 
 EMPTY = "empty call"
@@ -25,7 +25,7 @@ def measure(
     row_bytes: int,
     dtype: jax.typing.DTypeLike,
     rounds: int,
-) -> dict[str, Timing]:
+) -> dict[str, list[float]]:
     """Times an exchange of one row for each peer, planning included, under "auto".
 
     Beside it, an FFI call that does nothing: with one small array, and with the exchange's own

@@ -1,40 +1,25 @@
-"""The benchmark's tables, as headers and rows of text: for the command, and for recorded pages."""
+"""The benchmark's tables: for the command, and for recorded pages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastjax.cli.bench.schemes import COPY, DENSE
-from fastjax.cli.shared.text import aligned
+from fastjax.cli.shared.text import Columns, cells, number, table
 
 Table = tuple[list[str], list[list[str]]]
-
-_PLANS = """\
-plan µs: a whole plan and one device's stage table, by the C++ planner on one core. rows moved
-inside: within servers, to balance and to redistribute. predicted: by the cost model; bound: what no
-schedule can beat."""
-_LATENCY = """\
-vs empty: time ÷ that of an FFI call on the same devices that does nothing, first with one small
-array, then with the exchange's own arguments."""
-_EXCHANGES = f"""\
-median: planning included, output donated. algbw, busbw: GB/s as in nccl-tests. vs dense: time of
-{DENSE!r} ÷ this time. vs copy: this time ÷ that of {COPY!r}, the same bytes by numpy on all cores.
-wrong: rows that differ from the reference."""
 
 
 def as_text(record: dict[str, Any]) -> str:
     """The whole record, for a terminal."""
     up, out = (record["fabric"][f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
-    fabric = f"{up:g} GB/s a device inside servers and {out:g} GB/s between them"
-    parts = [_describe(record), _section(f"Plans, for {fabric}", plans(record), _PLANS)]
+    title = f"Plans, for {up:g} GB/s a device inside servers and {out:g} GB/s between them"
+    parts = [_describe(record), table(title, _PLANS, _planned(record), _OF_PLANS)]
     if record["latency"]:
-        parts.append(_section("Latency", latency(record), _LATENCY))
-    return "\n\n".join([*parts, _section("Exchanges", exchanges(record), _EXCHANGES)]) + "\n"
-
-
-def _section(title: str, table: Table, caption: str) -> str:
-    header, rows = table
-    return "\n".join([title, *aligned([header, *rows]), caption])
+        parts.append(table("Latency", _LATENCY, record["latency"], _OF_LATENCY))
+    parts.append(table("Exchanges", _EXCHANGES, record["schemes"], _OF_EXCHANGES))
+    return "\n\n".join(parts) + "\n"
 
 
 def _describe(record: dict[str, Any]) -> str:
@@ -59,59 +44,21 @@ def workload(record: dict[str, Any]) -> str:
 
 def plans(record: dict[str, Any]) -> Table:
     """How the traffic is scheduled."""
-    header = ["scheduler", "servers", "stages", "plan µs", "rows moved inside", "predicted µs"]
-    rows = [
-        [
-            _name(entry),
-            entry["servers"],
-            str(plan["stages"]),
-            f"{plan['plan_us']:.1f}",
-            str(plan["rows_moved_inside"]),
-            f"{plan['predicted_us']:.1f}",
-            f"{plan['lower_bound_us']:.1f}",
-            f"{plan['predicted_by_bound']:.3f}",
-        ]
-        for entry in record["schemes"]
-        for plan in [entry.get("plan")]
-        if plan is not None
-    ]
-    return [*header, "lower bound µs", "predicted ÷ bound"], rows
+    return cells(_PLANS, _planned(record))
 
 
 def latency(record: dict[str, Any]) -> Table:
     """Exchanges of one row for each peer."""
-    header = ["one row for each peer", "runs", "median µs", "min", "p25", "p75"]
-    rows = [
-        [
-            entry["name"],
-            str(entry["runs"]),
-            *(f"{entry[k] * 1e3:.0f}" for k in ("median_ms", "min_ms", "p25_ms", "p75_ms")),
-            f"{entry['by_empty']:.2f}",
-            f"{entry['by_empty_same']:.2f}",
-        ]
-        for entry in record["latency"]
-    ]
-    return [*header, "vs empty", "vs empty, same arguments"], rows
+    return cells(_LATENCY, record["latency"])
 
 
 def exchanges(record: dict[str, Any]) -> Table:
     """The main table: how long each scheme takes."""
-    header = ["scheme", "servers", "runs", "median ms", "min", "p25", "p75", "max"]
-    header += ["algbw GB/s", "busbw GB/s", "vs dense", "vs copy", "wrong"]
-    numbers = ("median_ms", "min_ms", "p25_ms", "p75_ms", "max_ms", "algbw", "busbw")
-    rows = [
-        [
-            _name(entry),
-            entry["servers"],
-            str(entry["runs"]),
-            *(f"{entry[k]:.2f}" for k in numbers),
-            ratio(entry["dense_by_this"]),
-            ratio(entry["this_by_copy"]),
-            "n/a" if entry["wrong"] is None else str(entry["wrong"]),
-        ]
-        for entry in record["schemes"]
-    ]
-    return header, rows
+    return cells(_EXCHANGES, record["schemes"])
+
+
+def _planned(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [entry for entry in record["schemes"] if "plan" in entry]
 
 
 def _name(entry: dict[str, Any]) -> str:
@@ -119,9 +66,59 @@ def _name(entry: dict[str, Any]) -> str:
     return entry["scheme"] if chosen == entry["scheme"] else f"{entry['scheme']} ({chosen})"
 
 
-def ratio(value: float | None) -> str:
-    """A ratio, or a dash where there is nothing to compare with."""
-    return "-" if value is None else f"{value:.2f}"
+def _number(name: str, digits: int = 2, times: float = 1) -> Callable[[dict[str, Any]], str]:
+    def show(entry: dict[str, Any]) -> str:
+        value = entry[name]
+        return number(None if value is None else value * times, digits)
+
+    return show
 
 
-__all__ = ["as_text", "exchanges", "latency", "plans", "ratio", "workload"]
+def _of_plan(name: str, digits: int) -> Callable[[dict[str, Any]], str]:
+    return lambda entry: f"{entry['plan'][name]:.{digits}f}"
+
+
+_PLANS: Columns = {
+    "scheduler": _name,
+    "servers": lambda entry: entry["servers"],
+    "stages": _of_plan("stages", 0),
+    "plan µs": _of_plan("plan_us", 1),
+    "rows moved inside": _of_plan("rows_moved_inside", 0),
+    "predicted µs": _of_plan("predicted_us", 1),
+    "lower bound µs": _of_plan("lower_bound_us", 1),
+    "predicted ÷ bound": _of_plan("predicted_by_bound", 3),
+}
+_OF_PLANS = """\
+plan µs: a whole plan and one device's stage table, by the C++ planner on one core. rows moved
+inside: within servers, to balance and to redistribute. predicted: by the cost model; bound: what no
+schedule can beat."""
+_LATENCY: Columns = {
+    "one row for each peer": lambda entry: entry["name"],
+    "runs": _number("runs", 0),
+    "median µs": _number("median_ms", 0, 1e3),
+    **{name: _number(f"{name}_ms", 0, 1e3) for name in ("min", "p25", "p75")},
+    "vs empty": _number("by_empty"),
+    "vs empty, same arguments": _number("by_empty_same"),
+}
+_OF_LATENCY = """\
+vs empty: time ÷ that of an FFI call on the same devices that does nothing, first with one small
+array, then with the exchange's own arguments."""
+_EXCHANGES: Columns = {
+    "scheme": _name,
+    "servers": lambda entry: entry["servers"],
+    "runs": _number("runs", 0),
+    "median ms": _number("median_ms"),
+    **{name: _number(f"{name}_ms") for name in ("min", "p25", "p75", "max")},
+    "algbw GB/s": _number("algbw"),
+    "busbw GB/s": _number("busbw"),
+    "vs dense": _number("dense_by_this"),
+    "vs copy": _number("this_by_copy"),
+    "wrong": lambda entry: "n/a" if entry["wrong"] is None else str(entry["wrong"]),
+}
+_OF_EXCHANGES = f"""\
+median: planning included, output donated. algbw, busbw: GB/s as in nccl-tests. vs dense: time of
+{DENSE!r} ÷ this time. vs copy: this time ÷ that of {COPY!r}, the same bytes by numpy on all cores.
+wrong: rows that differ from the reference."""
+
+
+__all__ = ["as_text", "exchanges", "latency", "plans", "workload"]

@@ -1,4 +1,4 @@
-"""What commands have in common."""
+"""What commands have in common: how they run, their options that are numbers, their files."""
 
 from __future__ import annotations
 
@@ -16,37 +16,60 @@ from fastjax.errors import FastjaxError
 def run(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str],
-    command: Callable[[argparse.Namespace], None],
+    command: Callable[[argparse.Namespace], int | None],
 ) -> int:
     """Runs a command with its arguments; what is wrong with them goes to stderr.
 
     Returns:
-      The exit status: 0, or 2 where the arguments, or a file that they name, are wrong.
+      The exit status: the command's, or 0; 2 where the arguments, or a file that they name, are
+      wrong.
     """
     try:
         options = parser.parse_args(arguments)
     except SystemExit as end:
         return int(end.code or 0)
     try:
-        command(options)
+        return command(options) or 0
     except BrokenPipeError:
         raise
     except (FastjaxError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return 0
 
 
-def to_json(record: dict[str, Any]) -> str:
-    """The record as text, with lists of numbers on one line each."""
+def parser(name: str, description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """A command's parser, with --json; where an option is wrong, not all are listed."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m fastjax {name}",
+        usage=f"python -m fastjax {name} [-h] ...",
+        description=description,
+        epilog=epilog,
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to this file")
+    return made
+
+
+def number(
+    least: float, most: float | None = None, kind: Callable[[str], Any] = int
+) -> Callable[[str], Any]:
+    """The `type=` of options that are numbers within bounds."""
+
+    def convert(text: str) -> Any:
+        value = kind(text)
+        if not (least <= value and (most is None or value <= most)):
+            bounds = f"{least:,} or more" if most is None else f"from {least:,} to {most:,}"
+            raise argparse.ArgumentTypeError(f"must be {bounds}, got {text}")
+        return value
+
+    convert.__name__ = kind.__name__  # argparse says it of what is no number
+    return convert
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Writes a record, with lists of numbers on one line each, into a new folder if need be."""
     text = json.dumps(record, indent=1)
-    return re.sub(r"\[[\d\s.,e-]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
-
-
-def write_json(path: Path, record: object) -> None:
-    """Writes a record, into a new folder where there is none."""
     make_folder_of(path)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(re.sub(r"\[[\d\s.,e-]+\]", lambda m: " ".join(m[0].split()), text) + "\n")
 
 
 def make_folder_of(path: Path) -> None:
@@ -54,4 +77,4 @@ def make_folder_of(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-__all__ = ["make_folder_of", "run", "to_json", "write_json"]
+__all__ = ["make_folder_of", "number", "parser", "run", "write_json"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,40 +13,20 @@ SLOW_ROUNDS = 7
 SETTLE_SECONDS = 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Seconds of every repetition of one thing."""
+def summary(seconds: Sequence[float]) -> dict[str, Any]:
+    """Milliseconds of all repetitions of one thing, for the record."""
+    low, middle, high = np.percentile(seconds, [25, 50, 75])
+    named = {"median": middle, "min": min(seconds), "p25": low, "p75": high, "max": max(seconds)}
+    return {
+        "runs": len(seconds),
+        **{f"{name}_ms": round(float(each) * 1e3, 4) for name, each in named.items()},
+        "all_ms": [round(each * 1e3, 4) for each in seconds],
+    }
 
-    seconds: tuple[float, ...]
 
-    @property
-    def median(self) -> float:
-        """Middle repetition."""
-        return float(np.median(self.seconds))
-
-    @property
-    def fastest(self) -> float:
-        """Shortest repetition."""
-        return min(self.seconds)
-
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """Bounds of the middle half of the repetitions."""
-        low, high = np.percentile(self.seconds, [25, 75])
-        return float(low), float(high)
-
-    def record(self) -> dict[str, object]:
-        """Milliseconds, for the JSON record."""
-        low, high = self.quartiles
-        return {
-            "runs": len(self.seconds),
-            "median_ms": round(self.median * 1e3, 4),
-            "min_ms": round(self.fastest * 1e3, 4),
-            "p25_ms": round(low * 1e3, 4),
-            "p75_ms": round(high * 1e3, 4),
-            "max_ms": round(max(self.seconds) * 1e3, 4),
-            "all_ms": [round(s * 1e3, 4) for s in self.seconds],
-        }
+def median(seconds: Sequence[float]) -> float:
+    """Middle repetition."""
+    return float(np.median(seconds))
 
 
 def seconds_of(run: Callable[[], object]) -> float:
@@ -61,8 +41,8 @@ def interleave(
     rounds: int,
     *,
     seed: int = 0,
-    progress: Callable[[], object] = lambda: None,
-) -> dict[str, Timing]:
+    progress: Callable[[float], object] = lambda _: None,
+) -> dict[str, list[float]]:
     """Times several things side by side: every round runs each of them once, in random order.
 
     What disturbs the machine for a while then disturbs all of them, so that ratios of medians stay
@@ -74,7 +54,10 @@ def interleave(
       runs: what to time, by name; each must block until it is done.
       rounds: number of rounds.
       seed: of the order within rounds.
-      progress: called after every round.
+      progress: called after every round with the share of them that is done.
+
+    Returns:
+      Seconds of every repetition.
     """
     rng = np.random.default_rng(seed)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -88,25 +71,8 @@ def interleave(
                 seconds[name].append(seconds_of(runs[name]))
                 if name in slow:
                     time.sleep(SETTLE_SECONDS)
-        progress()
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+        progress((number + 1) / rounds)
+    return seconds
 
 
-def algbw(traffic: np.ndarray, row_bytes: int, seconds: float) -> float:
-    """GB/s as nccl-tests has it: the busiest device's bytes, sent or received, by the time."""
-    busiest = max(traffic.sum(axis=0).max(), traffic.sum(axis=1).max())
-    return float(busiest) * row_bytes / seconds / 1e9
-
-
-def busbw(traffic: np.ndarray, row_bytes: int, seconds: float) -> float:
-    """GB/s as nccl-tests has it: algbw without the share that stays on the device."""
-    devices = traffic.shape[0]
-    return algbw(traffic, row_bytes, seconds) * (devices - 1) / devices
-
-
-def mean_bw(traffic: np.ndarray, row_bytes: int, seconds: float) -> float:
-    """GB/s as the FAST paper has it: all bytes by devices and time."""
-    return float(traffic.sum()) * row_bytes / traffic.shape[0] / seconds / 1e9
-
-
-__all__ = ["Timing", "algbw", "busbw", "interleave", "mean_bw", "seconds_of"]
+__all__ = ["interleave", "median", "seconds_of", "summary"]

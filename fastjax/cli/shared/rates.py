@@ -8,7 +8,7 @@ from typing import Any
 import fastjax
 from fastjax.cli.shared.text import Section
 from fastjax.errors import OptionError
-from fastjax.simulation import PRESETS, Preset
+from fastjax.simulation import PRESETS
 from fastjax.topology import doubt
 
 # Options of the fabric: what they are, and the power of ten that they are shown in.
@@ -51,11 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preset(options: argparse.Namespace) -> Preset | None:
-    """The cluster that --preset names, if it is given."""
-    return PRESETS[options.preset] if options.preset else None
-
-
 def preset_section(name: str | None) -> Section:
     """Where a preset's rates are from, and which are guesses, for people."""
     return {"preset": f"{name}: {PRESETS[name]}"} if name else {}
@@ -74,25 +69,19 @@ def topology(options: argparse.Namespace, devices: int, servers: int) -> fastjax
       TopologyError: a rate is impossible.
     """
     given = {name: getattr(options, name) for name in RATES}
-    named = preset(options)
-    rates: dict[str, Any] = dict(named.rates) if named else {}
+    rates: dict[str, Any] = dict(PRESETS[options.preset].rates) if options.preset else {}
     rates |= {name: rate for name, rate in given.items() if rate is not None}
-    nics = _nics(options.failed_nics, devices, rates.get("scale_out_bandwidth"))
-    found = fastjax.Topology(servers, devices // servers, **rates, nic_bandwidths=nics)
+    failed = options.failed_nics
+    strange = [device for device in failed if not 0 <= device < devices]
+    if strange:
+        raise OptionError(f"--failed-nics {strange[0]}: there are devices 0 to {devices - 1}.")
+    if failed:
+        rate = rates.get("scale_out_bandwidth", fastjax.Topology.scale_out_bandwidth)
+        rates["nic_bandwidths"] = tuple(0.0 if d in failed else rate for d in range(devices))
+    found = fastjax.Topology(servers, devices // servers, **rates)
     if (doubted := doubt(found)) is not None:
         raise OptionError(doubted)
     return found
 
 
-def _nics(failed: list[int], devices: int, rate: float | None) -> tuple[float, ...] | None:
-    """The rate of each device's NIC, where one has failed."""
-    strange = [d for d in failed if not 0 <= d < devices]
-    if strange:
-        raise OptionError(f"--failed-nics {strange[0]}: there are devices 0 to {devices - 1}.")
-    if not failed:
-        return None
-    rate = fastjax.Topology.scale_out_bandwidth if rate is None else rate
-    return tuple(0.0 if d in failed else rate for d in range(devices))
-
-
-__all__ = ["RATES", "add_options", "preset", "preset_section", "topology"]
+__all__ = ["RATES", "add_options", "preset_section", "topology"]

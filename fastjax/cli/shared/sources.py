@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from fastjax import traffic
 from fastjax.checks import DEFAULT_ROW_BYTES
+from fastjax.cli.shared import workloads
+from fastjax.cli.shared.commands import number
 from fastjax.errors import OptionError
+from fastjax.simulation import PRESETS
 from fastjax.traffic.text import lines
 
-NO_RECORD = (
-    "{}: no record of that step and layer; without --trace-step and --trace-layer, that with most "
-    "rows is taken."
+BUSIEST = (
+    "Of a trace with several exchanges (steps, layers, microbatches), the one is taken whose "
+    "busiest device has most rows; --trace-step and --trace-layer narrow the choice."
 )
-
-_Generator = Callable[[argparse.Namespace], np.ndarray]
-_GENERATORS: dict[str, _Generator] = {
-    "uniform": lambda o: traffic.uniform(o.devices, o.rows),
-    "pair-zipf": lambda o: traffic.pair_zipf(o.devices, o.rows, exponent=o.exponent, seed=o.seed),
-    "expert-popularity": lambda o: traffic.expert_popularity(
-        o.devices, o.rows, exponent=o.exponent, seed=o.seed
-    ),
-    "hot-receiver": lambda o: traffic.hot_receiver(o.devices, o.rows),
-    "permutation": lambda o: traffic.permutation(o.devices, o.rows, seed=o.seed),
-    "single-flow": lambda o: traffic.single_flow(o.devices, o.rows),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +50,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a matrix of bytes as nccl-tests' alltoallv_perf reads it, or a routing trace of "
         "Megatron-Core's --moe-routing-trace-path: a file of JSON lines, or the folder",
     )
-    add("--generate", choices=list(_GENERATORS), help="synthetic traffic; see fastjax.traffic")
+    add("--generate", choices=workloads.SKEWS, help="synthetic traffic; see fastjax.traffic")
     add("--devices", type=int, metavar="N", help="number of devices; known from a matrix")
     add("--rows", type=int, metavar="N", default=4096, help="--generate: mean rows of a device")
     add("--exponent", type=float, metavar="X", default=0.8, help="--generate: Zipf's exponent")
-    add("--seed", type=int, metavar="N", default=0, help="--generate: seed of the random numbers")
+    add("--seed", type=number(0), metavar="N", default=0, help="--generate: of random numbers")
     add("--num-experts", type=int, metavar="N", help="a trace: experts of a layer")
     add("--trace-step", type=int, metavar="N", help="a trace: this step only")
     add("--trace-layer", type=int, metavar="N", help="a trace: this layer only")
-    add(
-        "--deduplicate",
-        action="store_true",
-        help="a trace: tokens with several experts on one device are one row there",
-    )
     add(
         "--row-bytes",
         type=int,
@@ -79,18 +65,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"bytes of a row; by default 1 for a matrix, whose rows are bytes then, and "
         f"{DEFAULT_ROW_BYTES} otherwise",
     )
-    parser.epilog = (
-        "Of a trace with several exchanges (steps, layers, microbatches), the one is taken whose "
-        "busiest device has most rows; --trace-step and --trace-layer narrow the choice."
-    )
 
 
-def load(options: argparse.Namespace, devices_per_server: int | None = None) -> Source:
-    """The traffic that options, of `add_options` and --servers, ask for.
-
-    Args:
-      options: of the command line.
-      devices_per_server: what splits devices into servers where --servers is not given.
+def load(options: argparse.Namespace) -> Source:
+    """The traffic that options, of `add_options` and of `rates`, ask for.
 
     Raises:
       ArgumentError: what the file says is wrong.
@@ -99,29 +77,49 @@ def load(options: argparse.Namespace, devices_per_server: int | None = None) -> 
     """
     if (options.file is None) == (options.generate is None):
         raise OptionError("want a file with traffic, or --generate with a name: one of the two.")
-    row_bytes = DEFAULT_ROW_BYTES if options.row_bytes is None else options.row_bytes
+    row_bytes = options.row_bytes
     if options.generate is not None:
-        matrix, name = _generate(options)
+        if options.devices is None:
+            raise OptionError("--generate needs --devices, as in --devices 32.")
+        made = (options.devices, options.rows, options.exponent, options.seed)
+        matrix = workloads.make_traffic(options.generate, *made)
+        name = f"{options.generate} {as_given(options, 'devices', 'rows', 'exponent', 'seed')}"
     elif _is_trace(options.file):
-        matrix, name = _from_trace(options, devices_per_server)
+        check_trace(options)
+        found = traffic.traffic_from_routing(
+            trace_records(options), devices=options.devices, num_experts=options.num_experts
+        )
+        rows = {each: max(m.sum(axis=0).max(), m.sum(axis=1).max()) for each, m in found.items()}
+        exchange, name = busiest(options, rows)
+        matrix = found[exchange]
     else:
-        row_bytes = 1 if options.row_bytes is None else options.row_bytes
-        matrix, name = _from_matrix(options, row_bytes)
-    servers = number_of_servers(options.servers, matrix.shape[0], devices_per_server)
-    return Source(matrix, name, row_bytes, servers)
-
-
-def number_of_servers(servers: int | None, devices: int, devices_per_server: int | None) -> int:
-    """How many servers devices are split into: as many as asked for, or of the preset's size."""
-    if servers is None:
-        if devices_per_server is None:
-            raise OptionError("want --servers, or a --preset, which says how large servers are.")
-        if devices % devices_per_server:
+        row_bytes = 1 if row_bytes is None else row_bytes
+        matrix, name = traffic.read_matrix(options.file, row_bytes=row_bytes), str(options.file)
+        if options.devices not in (None, len(matrix)):
             raise OptionError(
-                f"{devices} devices are no whole number of servers of {devices_per_server}; "
-                "give --servers."
+                f"--devices {options.devices}, but {name} is of {len(matrix)} devices."
             )
-        return devices // devices_per_server
+    row_bytes = DEFAULT_ROW_BYTES if row_bytes is None else row_bytes
+    return Source(matrix, name, row_bytes, number_of_servers(options, len(matrix)))
+
+
+def as_given(options: argparse.Namespace, *names: str) -> str:
+    """These options, as they are written."""
+    return " ".join(f"--{name.replace('_', '-')} {getattr(options, name)}" for name in names)
+
+
+def number_of_servers(options: argparse.Namespace, devices: int) -> int:
+    """How many servers devices are split into: as many as asked for, or of the preset's size."""
+    servers = options.servers
+    if servers is None:
+        if options.preset is None:
+            raise OptionError("want --servers, or a --preset, which says how large servers are.")
+        of_server = PRESETS[options.preset].devices_per_server
+        if devices % of_server:
+            raise OptionError(
+                f"{devices} devices are no whole number of servers of {of_server}; give --servers."
+            )
+        return devices // of_server
     if servers < 1 or devices % servers:
         fits = [n for n in range(1, devices + 1) if devices % n == 0]
         near = min(fits, key=lambda n: abs(n - servers))
@@ -148,29 +146,24 @@ def check_experts(experts: int, devices: int, servers: int) -> None:
     )
 
 
-def _from_matrix(options: argparse.Namespace, row_bytes: int) -> tuple[np.ndarray, str]:
-    matrix = traffic.read_matrix(options.file, row_bytes=row_bytes)
-    if options.devices not in (None, matrix.shape[0]):
-        raise OptionError(
-            f"--devices {options.devices}, but {options.file} is of {matrix.shape[0]} devices."
-        )
-    return matrix, str(options.file)
-
-
-def _generate(options: argparse.Namespace) -> tuple[np.ndarray, str]:
-    if options.devices is None:
-        raise OptionError("--generate needs --devices, as in --devices 32.")
-    if options.seed < 0:
-        raise OptionError(f"--seed must be 0 or more, got {options.seed}.")
-    used = " ".join(f"--{n} {getattr(options, n)}" for n in ("devices", "rows", "exponent", "seed"))
-    return _GENERATORS[options.generate](options), f"{options.generate} {used}"
-
-
 def _is_trace(path: Path) -> bool:
     if path.is_dir():
         return True
     first = next((line for _, line in lines(path) if line.strip()), "")
     return first.lstrip().startswith("{")
+
+
+def check_trace(options: argparse.Namespace) -> None:
+    """Refuses options that do not say what a trace leaves open.
+
+    Raises:
+      OptionError: they do not.
+    """
+    for name in ("devices", "num_experts"):
+        if getattr(options, name) is None:
+            raise OptionError(f"{options.file}: a trace needs --{name.replace('_', '-')}.")
+    servers = number_of_servers(options, options.devices)
+    check_experts(options.num_experts, options.devices, servers)
 
 
 def trace_records(options: argparse.Namespace) -> Iterator[traffic.RoutingRecord]:
@@ -182,32 +175,32 @@ def trace_records(options: argparse.Namespace) -> Iterator[traffic.RoutingRecord
     )
 
 
-def _from_trace(
-    options: argparse.Namespace, devices_per_server: int | None
-) -> tuple[np.ndarray, str]:
-    for name in ("devices", "num_experts"):
-        if getattr(options, name) is None:
-            raise OptionError(f"{options.file}: a trace needs --{name.replace('_', '-')}.")
-    servers = number_of_servers(options.servers, options.devices, devices_per_server)
-    check_experts(options.num_experts, options.devices, servers)
-    found = traffic.traffic_from_routing(
-        trace_records(options),
-        devices=options.devices,
-        num_experts=options.num_experts,
-        deduplicate=options.deduplicate,
-    )
-    if not found:
-        raise OptionError(NO_RECORD.format(options.file))
-    exchange = max(found, key=lambda e: max(found[e].sum(axis=0).max(), found[e].sum(axis=1).max()))
-    of = f", the busiest of {len(found)}" if len(found) > 1 else ""
-    return found[exchange], f"{options.file}, {exchange}{of}"
+def busiest(
+    options: argparse.Namespace, rows: Mapping[traffic.Exchange, int]
+) -> tuple[traffic.Exchange, str]:
+    """The exchange of a trace whose busiest device has most rows, and the words for it.
+
+    Raises:
+      OptionError: there is none.
+    """
+    if not rows:
+        raise OptionError(
+            f"{options.file}: no record of that step and layer; without --trace-step and "
+            "--trace-layer, that with most rows is taken."
+        )
+    exchange = max(rows, key=lambda each: rows[each])
+    of = f", the busiest of {len(rows)}" if len(rows) > 1 else ""
+    return exchange, f"{options.file}, {exchange}{of}"
 
 
 __all__ = [
-    "NO_RECORD",
+    "BUSIEST",
     "Source",
     "add_options",
+    "as_given",
+    "busiest",
     "check_experts",
+    "check_trace",
     "load",
     "number_of_servers",
     "trace_records",

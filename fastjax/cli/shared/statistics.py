@@ -1,4 +1,4 @@
-"""Statistics of traffic and of exchanges, as records have them."""
+"""Statistics of traffic and of exchanges: as records have them, and for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import fastjax
-from fastjax.cli.shared import measure, units
+from fastjax.cli.shared import text
 from fastjax.cli.shared.rates import RATES
 
 
@@ -21,12 +21,14 @@ def fabric_statistics(topology: fastjax.Topology) -> dict[str, Any]:
 
 def traffic_statistics(plan: fastjax.Plan, source: str) -> dict[str, Any]:
     """What is known of a plan's traffic, which is from there."""
-    traffic = plan.traffic
+    traffic, topology = plan.traffic, plan.topology
     sent, received = traffic.sum(axis=1), traffic.sum(axis=0)
-    between = between_servers(plan)
+    shape = (topology.servers, topology.devices_per_server) * 2
+    between = traffic.reshape(shape).sum(axis=(1, 3))
+    np.fill_diagonal(between, 0)
     return {
         "source": source,
-        "devices": plan.topology.num_devices,
+        "devices": topology.num_devices,
         "rows": int(traffic.sum()),
         "row_bytes": plan.row_bytes,
         "bytes": int(traffic.sum()) * plan.row_bytes,
@@ -38,40 +40,40 @@ def traffic_statistics(plan: fastjax.Plan, source: str) -> dict[str, Any]:
     }
 
 
-def between_servers(plan: fastjax.Plan) -> np.ndarray:
-    """Rows from server to server; none that stay inside."""
-    shape = (plan.topology.servers, plan.topology.devices_per_server) * 2
-    between = plan.traffic.reshape(shape).sum(axis=(1, 3))
-    np.fill_diagonal(between, 0)
-    return between
-
-
 def _skew(sent: np.ndarray, received: np.ndarray) -> float | None:
     """The busiest one's rows, sent or received, by the mean; None where there are none."""
     mean = float(sent.mean())
     return float(max(sent.max(), received.max())) / mean if mean else None
 
 
-def bandwidths(plan: fastjax.Plan, seconds: float) -> dict[str, float | None]:
-    """GB/s of an exchange that takes so long; None where there is nothing to move."""
-    moving = plan.traffic.any()
-    found = {"algbw": measure.algbw, "busbw": measure.busbw, "fast_algbw": measure.mean_bw}
+def bandwidths(traffic: np.ndarray, row_bytes: int, seconds: float) -> dict[str, float | None]:
+    """GB/s of an exchange that takes so long; None where there is nothing to move.
+
+    algbw and busbw as nccl-tests has them: of the busiest device, sending or receiving, and that
+    without the share that would stay on it if all had as much. fast_algbw as the FAST paper has
+    it: of the mean device.
+    """
+    if not traffic.any():
+        return dict.fromkeys(("algbw", "busbw", "fast_algbw"))
+    devices = len(traffic)
+    busiest = float(max(traffic.sum(axis=0).max(), traffic.sum(axis=1).max()))
+    algbw = busiest * row_bytes / seconds / 1e9
     return {
-        name: bandwidth(plan.traffic, plan.row_bytes, seconds) if moving else None
-        for name, bandwidth in found.items()
+        "algbw": algbw,
+        "busbw": algbw * (devices - 1) / devices,
+        "fast_algbw": float(traffic.sum()) * row_bytes / devices / seconds / 1e9,
     }
 
 
-def traffic_section(traffic: Mapping[str, Any], fabric: Mapping[str, Any]) -> dict[str, str]:
+def traffic_section(traffic: Mapping[str, Any], fabric: Mapping[str, Any]) -> text.Section:
     """`traffic_statistics` for people, with the servers and failed NICs of `fabric_statistics`."""
     failed = ", ".join(map(str, fabric["failed_nics"]))
     return {
         "source": traffic["source"],
-        "devices": f"{traffic['devices']} in {fabric['servers']} x "
-        f"{fabric['devices_per_server']}, servers x devices of each",
+        "devices": devices_in_words(traffic["devices"], fabric),
         **({"failed NICs": f"of devices {failed}"} if failed else {}),
-        "rows": f"{traffic['rows']} of {units.size(traffic['row_bytes'])}, "
-        f"{units.size(traffic['bytes'])} in all",
+        "rows": f"{traffic['rows']} of {text.size(traffic['row_bytes'])}, "
+        f"{text.size(traffic['bytes'])} in all",
         "busiest device": times(traffic["device_skew"], "the mean device"),
         "busiest server": times(traffic["server_skew"], "the mean server, of rows between them"),
         "Gini coefficient": f"{traffic['gini_pairs']:.3f} of pairs, "
@@ -79,21 +81,21 @@ def traffic_section(traffic: Mapping[str, Any], fabric: Mapping[str, Any]) -> di
     }
 
 
+def devices_in_words(devices: int, fabric: Mapping[str, Any]) -> str:
+    """How they are split into servers."""
+    split = f"{fabric['servers']} x {fabric['devices_per_server']}"
+    return f"{devices} in {split}, servers x devices of each"
+
+
 def times(ratio: float | None, what: str) -> str:
     """A ratio in words."""
     return "nothing to compare" if ratio is None else f"{ratio:.3f} x {what}"
 
 
-def rate(rate: float | None) -> str:
-    """GB/s in words."""
-    return "-" if rate is None else f"{rate:.2f} GB/s"
-
-
 __all__ = [
     "bandwidths",
-    "between_servers",
+    "devices_in_words",
     "fabric_statistics",
-    "rate",
     "times",
     "traffic_section",
     "traffic_statistics",

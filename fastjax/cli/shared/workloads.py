@@ -1,4 +1,4 @@
-"""Workloads: the benchmark's traffic, the offsets and sizes that go with it, and the right result.
+"""Workloads: synthetic traffic by name, the offsets and sizes of an exchange, the right result.
 
 numpy only, so that tests and notebooks can use it too.
 """
@@ -17,7 +17,7 @@ SKEWS: tuple[str, ...] = get_args(Skew)
 
 
 def make_traffic(
-    skew: Skew, devices: int, rows: int, *, alpha: float = 0.8, seed: int = 0
+    skew: Skew, devices: int, rows: int, alpha: float = 0.8, seed: int = 0
 ) -> np.ndarray:
     """Draws a traffic matrix: rows that device i sends to device j.
 
@@ -32,11 +32,10 @@ def make_traffic(
     Returns:
       int64, shape (devices, devices).
     """
-    if skew == "expert-popularity":
-        return expert_popularity(devices, rows, exponent=alpha, seed=seed)
-    if skew == "pair-zipf":
-        return pair_zipf(devices, rows, exponent=alpha, seed=seed)
-    return uniform(devices, rows)
+    if skew == "uniform":
+        return uniform(devices, rows)
+    draw = expert_popularity if skew == "expert-popularity" else pair_zipf
+    return draw(devices, rows, exponent=alpha, seed=seed)
 
 
 def metadata(traffic: np.ndarray) -> Metadata[np.ndarray]:
@@ -45,16 +44,9 @@ def metadata(traffic: np.ndarray) -> Metadata[np.ndarray]:
     Returns:
       int32, row i of each for device i.
     """
-    before = np.zeros_like(traffic)
-    before[:, 1:] = np.cumsum(traffic, axis=1)[:, :-1]
-    above = np.zeros_like(traffic)
-    above[1:] = np.cumsum(traffic, axis=0)[:-1]
-    return Metadata(
-        before.astype(np.int32),
-        traffic.astype(np.int32),
-        above.astype(np.int32),
-        np.ascontiguousarray(traffic.T).astype(np.int32),
-    )
+    before, above = (np.cumsum(traffic, axis=axis) - traffic for axis in (1, 0))
+    fields = (before, traffic, above, traffic.T)
+    return Metadata(*(np.ascontiguousarray(field, np.int32) for field in fields))
 
 
 def reference(operand: np.ndarray, output: np.ndarray, meta: Metadata[np.ndarray]) -> np.ndarray:

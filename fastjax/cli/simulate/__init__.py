@@ -1,3 +1,1 @@
 """`python -m fastjax simulate`."""
-
-from fastjax.cli.simulate.command import main as main

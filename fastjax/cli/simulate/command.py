@@ -10,7 +10,7 @@ from typing import Any
 
 import fastjax
 from fastjax import plot, scheduler_traits
-from fastjax.cli.shared import commands, rates, sources, text
+from fastjax.cli.shared import commands, rates, sources, statistics, text
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import (
     costs,
@@ -18,33 +18,27 @@ from fastjax.cli.simulate import (
     layer_chunks,
     layer_gain,
     layer_report,
-    layer_source,
+    layer_work,
     verdict,
 )
 from fastjax.errors import ArgumentError, OptionError
 from fastjax.scheduling import check_scheduler_fits
-from fastjax.simulation import INCAST, SYNCHRONIZATIONS, Fabric, Preset
+from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
 
 
 def main(arguments: Sequence[str]) -> int:
     """Simulates, and shows what it would cost; returns the exit status."""
-    return commands.run(_parser(), arguments, _run)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m fastjax simulate",
-        description="Plans one exchange with several schedulers, simulates each plan on a cluster, "
+    parser = commands.parser(
+        "simulate",
+        "Plans one exchange with several schedulers, simulates each plan on a cluster, "
         "and says what planning gains over sending all at once, what limits it and what would "
         "help. Or dispatch and combine of a layer of experts: what they take as people have them, "
         "and planned, deduplicated, in chunks or with levelled experts. Nothing is measured.",
+        sources.BUSIEST,
     )
     add = parser.add_argument
     sources.add_options(parser)
-    layer_source.add_options(parser)
-    layer_chunks.add_options(parser)
-    layer_balance.add_options(parser)
-    layer_gain.add_options(parser)
+    layer_work.add_options(parser)
     add(
         "--schedulers",
         nargs="+",
@@ -74,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     rates.add_options(parser)
     add("--verbose", action="store_true", help="show all that --json has")
-    add("--json", type=Path, metavar="FILE", help="write the statistics to this file too")
     add(
         "--draw",
         type=Path,
@@ -83,25 +76,22 @@ def _parser() -> argparse.ArgumentParser:
         "chunk and in the best number; with --balance, the rows of its devices before and after",
     )
     add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
-    return parser
+    return commands.run(parser, arguments, _run)
 
 
 def _run(options: argparse.Namespace) -> None:
-    preset = rates.preset(options)
-    if layer_source.asked(options):
-        _run_layer(options, preset)
-        return
-    parts = (layer_chunks, layer_balance, layer_gain)
-    if (first := next(filter(None, (part.given(options) for part in parts)), None)) is not None:
-        raise OptionError(f"{first} is of a layer; want --layer too.")
-    source = sources.load(options, preset.devices_per_server if preset else None)
+    incast = options.incast or (PRESETS[options.preset].incast if options.preset else "none")
+    fabric = Fabric(options.synchronization, incast, options.oversubscription)
+    (_run_layer if layer_work.asked(options) else _run_exchange)(options, fabric)
+
+
+def _run_exchange(options: argparse.Namespace, fabric: Fabric) -> None:
+    source = sources.load(options)
     topology = rates.topology(options, len(source.matrix), source.servers)
-    fabric = _fabric(options, preset)
     names = options.schedulers or _that_fit(topology)
     cases = verdict.cases(topology, fabric, source.row_bytes)
     more = scheduler_traits.FALLBACK not in names and not topology.failed_nics
-    progress = Progress(len(names) + len(cases) + more)
-    try:
+    with Progress(len(names) + len(cases) + more) as progress:
         found = [
             costs.simulate(name, source.matrix, topology, fabric, source.row_bytes, progress)
             for name in names
@@ -109,72 +99,63 @@ def _run(options: argparse.Namespace) -> None:
         today = costs.today(found, progress)
         best = costs.best_of(found)
         tried = verdict.try_cases(best, cases, progress)
-    finally:
-        progress.clear()
     record = costs.record(found, today, source.name, options.preset)
     record |= verdict.record(found, today, tried)
-    _write_files(options, best, record)
-    sys.stdout.write(f"{text.as_text({'traffic': costs.traffic_section(record)})}\n\n")
-    sys.stdout.write(f"{costs.table(record, verbose=options.verbose)}\n\n")
-    _write_end(options, record, record["verdict"])
+    if options.draw is not None:
+        _save(options.draw, best.timeline.plot)
+    if options.perfetto is not None:
+        commands.make_folder_of(options.perfetto)
+        best.timeline.to_perfetto(options.perfetto)
+    traffic = statistics.traffic_section(record["traffic"], record["fabric"])
+    tables = [costs.table(record, verbose=options.verbose)]
+    _write(options, record, {"traffic": traffic}, tables, record["verdict"])
 
 
-def _write_end(
-    options: argparse.Namespace, record: Mapping[str, Any], words: Sequence[str]
-) -> None:
-    supposed = costs.assumptions(record, verbose=options.verbose)
-    sys.stdout.write(f"{text.as_text({'simulated with': supposed})}\n\n")
-    sys.stdout.write("\n".join(words) + "\n")
-
-
-def _fabric(options: argparse.Namespace, preset: Preset | None) -> Fabric:
-    return Fabric(
-        options.synchronization,
-        options.incast or (preset.incast if preset else "none"),
-        options.oversubscription,
-    )
-
-
-def _run_layer(options: argparse.Namespace, preset: Preset | None) -> None:
+def _run_layer(options: argparse.Namespace, fabric: Fabric) -> None:
     if options.perfetto is not None:
         raise OptionError("--perfetto is of one exchange, a layer has several.")
-    source = layer_source.load(options, preset.devices_per_server if preset else None)
-    layer_gain.check(options)
-    copies = layer_balance.load(options, source)
-    experts = layer_chunks.load(options, copies.row_seconds if copies else None)
-    if options.draw is not None and experts is None:
+    work = layer_work.load(options, fabric)
+    if options.draw is not None and work.seconds_per_row is None:
         raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
-    topology = rates.topology(options, len(source.choices), source.servers)
-    names = options.schedulers or _that_fit(topology)
-    work = layer_report.Work(source, topology, _fabric(options, preset))
-    found = layer_report.simulate(work, names)
+    found = layer_report.simulate(work, options.schedulers or _that_fit(work.topology))
     record = layer_report.record(work, found, options.preset)
-    more, timed = [], []
-    if experts is not None:
-        timed = layer_chunks.simulate(work, found, experts)
-        record["in_chunks"] = layer_chunks.record(work, experts, timed)
-        more.append((layer_chunks.table, record["in_chunks"]))
-        draw = lambda: plot.plot_layers(layer_chunks.to_draw(timed))  # noqa: E731
-        if copies is not None:
-            home = layer_chunks.best_of(timed)
-            levelled = layer_balance.record(work, found, experts, home, copies)
-            record["balanced"] = levelled
-            more.append((layer_balance.table, levelled))
-            loads = [way["loads"] for way in levelled["ways"][:2]]
-            draw = lambda: plot.plot_loads(*loads, servers=source.servers)  # noqa: E731
-        if options.draw is not None:
-            _save(options.draw, draw)
-    levelled = record["balanced"]["ways"][1:] if copies is not None else []
-    gain = layer_gain.record(work, found, experts, timed, levelled, options.layers)
-    record["gain"] = gain
+    tables, parts = [layer_report.table(record)], [record]
+    timed, levelled = [], []
+    if work.seconds_per_row is not None:
+        timed = layer_chunks.simulate(work, found)
+        record["in_chunks"] = layer_chunks.record(work, timed)
+        tables.append(layer_chunks.table(record["in_chunks"]))
+        parts.append(record["in_chunks"])
+    if work.copies:
+        record["balanced"] = layer_balance.record(work, found, layer_chunks.best_of(timed))
+        levelled = record["balanced"]["ways"]
+        tables.append(layer_balance.table(record["balanced"]))
+        parts.append(record["balanced"])
+    if options.draw is not None:
+        loads = [way["loads"] for way in levelled[:2]]
+        draw_loads = lambda: plot.plot_loads(*loads, servers=work.topology.servers)  # noqa: E731
+        draw_layers = lambda: plot.plot_layers(layer_chunks.to_draw(timed))  # noqa: E731
+        _save(options.draw, draw_loads if levelled else draw_layers)
+    gain = record["gain"] = layer_gain.record(work, found, timed, levelled[1:], options.layers)
+    tables = tables if options.verbose else []
+    tables.append(layer_gain.table(gain, experts=bool(timed)))
+    words = [word for part in (gain, *parts) for word in part["verdict"]]
+    _write(options, record, {"layer": layer_report.layer_section(record)}, tables, words)
+
+
+def _write(
+    options: argparse.Namespace,
+    record: dict[str, Any],
+    head: Mapping[str, text.Section],
+    tables: Sequence[str],
+    words: Sequence[str],
+) -> None:
+    """Writes the record, and shows what it says."""
     if options.json is not None:
         commands.write_json(options.json, record)
-    sys.stdout.write(f"{text.as_text({'layer': layer_report.layer_section(record)})}\n\n")
-    tables = [layer_report.table(record), *(table(part) for table, part in more)]
-    tables = [*(tables if options.verbose else []), layer_gain.table(gain, experts=bool(experts))]
-    sys.stdout.write("".join(f"{table}\n\n" for table in tables))
-    parts = [gain, record, *(part for _, part in more)]
-    _write_end(options, record, [word for part in parts for word in part["verdict"]])
+    supposed = costs.assumptions(record["fabric"], verbose=options.verbose)
+    parts = [text.sections(head), *tables, text.sections({"simulated with": supposed})]
+    sys.stdout.write("\n\n".join([*parts, "\n".join(words)]) + "\n")
 
 
 def _that_fit(topology: fastjax.Topology) -> list[str]:
@@ -188,16 +169,6 @@ def _that_fit(topology: fastjax.Topology) -> list[str]:
         if not scheduler_traits.ALL[name].solves:
             names.append(name)
     return sorted(names, key=lambda name: scheduler_traits.ALL[name].chooses)
-
-
-def _write_files(options: argparse.Namespace, best: costs.Cost, record: dict[str, object]) -> None:
-    if options.draw is not None:
-        _save(options.draw, best.timeline.plot)
-    if options.perfetto is not None:
-        commands.make_folder_of(options.perfetto)
-        best.timeline.to_perfetto(options.perfetto)
-    if options.json is not None:
-        commands.write_json(options.json, record)
 
 
 def _save(path: Path, draw: Callable[[], Any]) -> None:

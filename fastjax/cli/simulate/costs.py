@@ -10,17 +10,25 @@ import numpy as np
 
 import fastjax
 from fastjax import scheduler_traits
-from fastjax.cli.shared import statistics, units
+from fastjax.cli.shared import rates, statistics, text
 from fastjax.cli.shared.progress import Progress
-from fastjax.cli.shared.rates import RATES, preset_section
-from fastjax.cli.shared.text import Section, aligned, rate_text
 from fastjax.simulation import INCAST, Fabric, Incast, Timeline
 
 SCHEMA = "fastjax-simulate-1"
 
 _SHOWN = 0.1  # what takes less of the time is not among what limits it
-_BRIEF = ("scheduler", "with planning", "x today", "x bound", "what limits it")
-_COLUMNS = ("scheduler", "time", *_BRIEF[1:-1], "algbw", "FAST's algbw", "stages", _BRIEF[-1])
+_COLUMNS: text.Columns = {
+    "scheduler": lambda entry: entry["name"],
+    "time": lambda entry: text.microseconds(entry["time_us"]),
+    "with planning": lambda entry: text.microseconds(entry["time_with_planning_us"]),
+    "x today": lambda entry: text.number(entry["by_today"]),
+    "x bound": lambda entry: text.number(entry["by_bound"]),
+    "algbw": lambda entry: text.number(entry["algbw"], 2),
+    "FAST's algbw": lambda entry: text.number(entry["fast_algbw"], 2),
+    "stages": lambda entry: str(entry["stages"]),
+    "what limits it": lambda entry: entry["limited_by"],
+}
+_VERBOSE = ("time", "algbw", "FAST's algbw", "stages")
 _CAPTION = """\
 x today: by direct without planning, as NCCL and jax.lax send. x bound: without planning."""
 _MORE = """
@@ -52,13 +60,17 @@ class Cost:
     @property
     def name(self) -> str:
         """The scheduler, and the one that it chose."""
-        chosen = self.plan.scheduler
-        return self.asked if chosen == self.asked else f"{self.asked} ({chosen})"
+        return scheduler_name(self.asked, self.plan.scheduler)
 
     @property
     def chooses(self) -> bool:
         """Whether the scheduler that was asked for takes another one's plan."""
         return scheduler_traits.ALL[self.asked].chooses
+
+
+def scheduler_name(asked: str, taken: str) -> str:
+    """The scheduler that was asked for, and the one that it took if that is another."""
+    return asked if taken == asked else f"{asked} ({taken})"
 
 
 def simulate(
@@ -71,16 +83,15 @@ def simulate(
     what: str = "",
 ) -> Cost:
     """Plans and simulates one exchange, a step of the progress: by default that scheduler's."""
-    progress.begin(what or scheduler)
-    plan = fastjax.make_plan(matrix, topology, scheduler=scheduler, row_bytes=row_bytes)
-    timeline = fastjax.simulate(
-        plan,
-        synchronization=fabric.synchronization,
-        incast=fabric.incast,
-        oversubscription=fabric.oversubscription,
-        progress=progress.share,
-    )
-    progress.end()
+    with progress.step(what or scheduler) as share:
+        plan = fastjax.make_plan(matrix, topology, scheduler=scheduler, row_bytes=row_bytes)
+        timeline = fastjax.simulate(
+            plan,
+            synchronization=fabric.synchronization,
+            incast=fabric.incast,
+            oversubscription=fabric.oversubscription,
+            progress=share,
+        )
     return Cost(scheduler, plan, timeline)
 
 
@@ -109,19 +120,21 @@ def record(
     """All of it: times in µs, bandwidths, planning included, in GB/s."""
     least = best_of(costs).timeline.total_time
     plan, fabric = costs[0].plan, costs[0].timeline.fabric
-    assert isinstance(fabric.incast, Incast)  # names have been looked up
     return {
         "schema": SCHEMA,
         "traffic": statistics.traffic_statistics(plan, source),
-        "fabric": {
-            "preset": preset,
-            **statistics.fabric_statistics(plan.topology),
-            **dataclasses.asdict(fabric),
-        },
+        "fabric": fabric_record(plan.topology, fabric, preset),
         "lower_bound_us": plan.lower_bound() * 1e6,
         "today_us": None if today is None else today * 1e6,
         "schedulers": [_statistics(cost, least, today) for cost in costs],
     }
+
+
+def fabric_record(topology: fastjax.Topology, fabric: Fabric, preset: str | None) -> dict[str, Any]:
+    """The fabric's rates, and how it behaves."""
+    assert isinstance(fabric.incast, Incast)  # names have been looked up
+    known = statistics.fabric_statistics(topology)
+    return {"preset": preset, **known, **dataclasses.asdict(fabric)}
 
 
 def _statistics(cost: Cost, least: float, today: float | None) -> dict[str, Any]:
@@ -137,7 +150,7 @@ def _statistics(cost: Cost, least: float, today: float | None) -> dict[str, Any]
         "by_bound": timeline.completion_time / bound if bound else None,
         "by_best": timeline.total_time / least if least else None,
         "by_today": timeline.total_time / today if today else None,
-        **statistics.bandwidths(plan, timeline.total_time),
+        **statistics.bandwidths(plan.traffic, plan.row_bytes, timeline.total_time),
         "limits_us": {name: seconds * 1e6 for name, seconds in limits(timeline).items()},
         "name": cost.name,
         "limited_by": limited_by(timeline),
@@ -173,10 +186,14 @@ def limited_by(timeline: Timeline) -> str:
     if not timeline.completion_time:
         return "nothing moves"
     crosses = bool(timeline.busy("scale_out_out").any())
+    bound = timeline.lower_bound
+    excess = timeline.limits()["busy"] / bound if bound else 1.0
+    # Whether the busiest link has more to do than it would need to.
+    much = f" ({excess:.2f} x the bound)" if excess >= 1 + _SHOWN else ""
     words = {
         "planning": "planning",
         "before": "before the NICs" if crosses else "start-up",
-        "busy": _busiest(timeline, "NIC" if crosses else "link"),
+        "busy": f"the busiest {'NIC' if crosses else 'link'}{much}",
         "core": "the core between servers",
         "waiting": "waiting",
         "after": "after the NICs",
@@ -186,57 +203,22 @@ def limited_by(timeline: Timeline) -> str:
     return ", ".join(f"{words[name]} {share:.0%}" for name, share in shares if share >= _SHOWN)
 
 
-def _busiest(timeline: Timeline, link: str) -> str:
-    """The busiest link, and whether it has more to do than it would need to."""
-    bound = timeline.lower_bound
-    excess = timeline.limits()["busy"] / bound if bound else 1.0
-    much = f" ({excess:.2f} x the bound)" if excess >= 1 + _SHOWN else ""
-    return f"the busiest {link}{much}"
-
-
-def traffic_section(record: Mapping[str, Any]) -> Section:
-    """The traffic, for people."""
-    return statistics.traffic_section(record["traffic"], record["fabric"])
-
-
 def table(record: Mapping[str, Any], *, verbose: bool) -> str:
     """A line for each scheduler."""
-    columns = _COLUMNS if verbose else _BRIEF
-    rows = [columns, *([_cells(e)[name] for name in columns] for e in record["schedulers"])]
-    bound = units.seconds(record["lower_bound_us"] * 1e-6)
-    return "\n".join(
-        [f"cost; lower bound: {bound}", *aligned(rows), _CAPTION + (_MORE if verbose else "")]
-    )
+    columns = {name: c for name, c in _COLUMNS.items() if verbose or name not in _VERBOSE}
+    title = f"cost; lower bound: {text.microseconds(record['lower_bound_us'])}"
+    return text.table(title, columns, record["schedulers"], _CAPTION + (_MORE if verbose else ""))
 
 
-def _cells(entry: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "scheduler": entry["name"],
-        "time": units.seconds(entry["time_us"] * 1e-6),
-        "with planning": units.seconds(entry["time_with_planning_us"] * 1e-6),
-        "x bound": _number(entry["by_bound"], 3),
-        "x today": _number(entry["by_today"], 3),
-        "algbw": _number(entry["algbw"], 2),
-        "FAST's algbw": _number(entry["fast_algbw"], 2),
-        "stages": str(entry["stages"]),
-        "what limits it": entry["limited_by"],
-    }
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def assumptions(record: Mapping[str, Any], *, verbose: bool) -> Section:
-    """What the simulation supposes of the fabric, for people."""
-    fabric = record["fabric"]
+def assumptions(fabric: Mapping[str, Any], *, verbose: bool) -> text.Section:
+    """What the simulation supposes of the fabric of a record, for people."""
     incast = INCAST[fabric["incast"]["name"]]
-    rates = {name: rate_text(name, fabric[name]) for name in RATES}
+    known = {name: text.rate_text(name, fabric[name]) for name in rates.RATES}
     much = fabric["oversubscription"]
-    found = preset_section(fabric["preset"]) | {
-        "rates": f"{rates['scale_up_bandwidth']} a device inside servers, "
-        f"{rates['scale_out_bandwidth']} a NIC; to start takes {rates['scale_up_latency']} and "
-        f"{rates['scale_out_latency']}",
+    found = rates.preset_section(fabric["preset"]) | {
+        "rates": f"{known['scale_up_bandwidth']} a device inside servers, "
+        f"{known['scale_out_bandwidth']} a NIC; to start takes {known['scale_up_latency']} and "
+        f"{known['scale_out_latency']}",
     }
     if not verbose:
         behaves = Fabric(fabric["synchronization"], incast, much).brief()
@@ -255,11 +237,12 @@ __all__ = [
     "Cost",
     "assumptions",
     "best_of",
+    "fabric_record",
     "limited_by",
     "limits",
     "record",
+    "scheduler_name",
     "simulate",
     "table",
     "today",
-    "traffic_section",
 ]

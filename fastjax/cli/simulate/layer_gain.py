@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastjax import scheduler_traits
-from fastjax.chunking import CHUNK_OVERHEAD
-from fastjax.cli.shared import units
-from fastjax.cli.shared.text import aligned
+from fastjax.cli.shared import text
 from fastjax.cli.simulate import layer_chunks, layers
-from fastjax.cli.simulate.layer_chunks import Experts, Timed
-from fastjax.cli.simulate.layer_report import ALIKE, Work
+from fastjax.cli.simulate.layer_chunks import Timed
+from fastjax.cli.simulate.layer_report import ALIKE
+from fastjax.cli.simulate.layer_work import Work
 from fastjax.cli.simulate.layers import Layer
-from fastjax.errors import OptionError
 
-_MOST_LAYERS = 2**20
 _TODAY = "today: all at once"
 _FORWARDED = "two-tier, as DeepEP: at least"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the option of a step's layers."""
-    parser.add_argument(
-        "--layers", type=int, metavar="N", help="of a model: shows what they take in a step, too"
-    )
-
-
-def given(options: argparse.Namespace) -> str | None:
-    """The option, if it is given, as it is written."""
-    return None if options.layers is None else "--layers"
-
-
-def check(options: argparse.Namespace) -> None:
-    """Refuses a number that is not in its range.
-
-    Raises:
-      OptionError: it is not.
-    """
-    if options.layers is not None and not 1 <= options.layers <= _MOST_LAYERS:
-        raise OptionError(f"--layers must be from 1 to {_MOST_LAYERS}, got {options.layers}.")
 
 
 def record(
     work: Work,
     found: Sequence[Layer],
-    experts: Experts | None,
     timed: Sequence[Timed],
     levelled: Sequence[Mapping[str, Any]],
     count: int | None,
@@ -56,22 +29,17 @@ def record(
     Args:
       work: the layer.
       found: it with each scheduler.
-      experts: their work, if it is known.
-      timed: the layer in chunks, with it.
+      timed: the layer in chunks, if the experts' work is known.
       levelled: the ways of `layer_balance.record` that do not leave experts at home.
       count: of the layers of a step.
     """
-    seconds = 0.0
-    if experts is not None:
-        rows = int(work.traffic.each.sum(0).max())
-        seconds = rows * experts.seconds_per_row + CHUNK_OVERHEAD if rows else 0.0
-    ways = _peers(work, seconds)
-    for deduplicated in (False, True):
+    experts = layer_chunks.expert_seconds(work, work.traffic)
+    ways = _peers(work, experts)
+    for deduplicated, how in ((False, ""), (True, ", deduplicated")):
         of_way = [layer for layer in found if layer.deduplicated == deduplicated]
         if of_way:
             best = min(of_way, key=lambda layer: layer.seconds)
-            how = ", deduplicated" if deduplicated else ""
-            ways.append(_way(f"{best.taken}{how}", _in_one_chunk(best, seconds)))
+            ways.append(_way(f"{best.taken}{how}", _in_one_chunk(best, experts)))
     if timed:
         best = layer_chunks.best_of(timed)
         how = ", deduplicated" if best.times.deduplicated else ""
@@ -88,29 +56,27 @@ def record(
     return {"layers": count, "ways": ways, "verdict": _verdict(ways, count)}
 
 
-def _peers(work: Work, seconds: float) -> list[dict[str, Any]]:
+def _peers(work: Work, experts: float) -> list[dict[str, Any]]:
     """The usual ways; none where NICs have failed, which they cannot avoid."""
     if work.topology.failed_nics:
         return []
-    direct = scheduler_traits.FALLBACK
-    each = layers.each_choice(direct, work.traffic, work.topology, work.fabric, work.row_bytes)
-    ways = [_way(_TODAY, _in_one_chunk(each, seconds, planned=False), ours=False)]
+    where = (work.topology, work.fabric, work.row_bytes)
+    known = {_TODAY: layers.each_choice(scheduler_traits.FALLBACK, work.traffic, *where)}
     if work.topology.servers > 1:
-        source = work.source
-        handed_on = layers.forwarded(
-            source.choices, work.topology, source.num_experts, work.fabric, work.row_bytes
-        )
-        ways.append(_way(_FORWARDED, _in_one_chunk(handed_on, seconds, planned=False), ours=False))
-    return ways
+        known[_FORWARDED] = layers.forwarded(work.choices, work.num_experts, *where)
+    return [
+        _way(name, _in_one_chunk(layer, experts, planned=False)) | {"ours": False}
+        for name, layer in known.items()
+    ]
 
 
 def _in_one_chunk(layer: Layer, experts: float, *, planned: bool = True) -> Timed:
     return Timed.of(layer.taken, [layer.parts(experts, planned=planned)], layer.deduplicated)
 
 
-def _way(name: str, timed: Timed, *, ours: bool = True) -> dict[str, Any]:
+def _way(name: str, timed: Timed) -> dict[str, Any]:
     forward, both = timed.times.total, timed.times.total + timed.back.total
-    return {"way": name, "time_us": forward * 1e6, "training_us": both * 1e6, "ours": ours}
+    return {"way": name, "time_us": forward * 1e6, "training_us": both * 1e6, "ours": True}
 
 
 def _verdict(ways: Sequence[Mapping[str, Any]], count: int | None) -> list[str]:
@@ -118,7 +84,7 @@ def _verdict(ways: Sequence[Mapping[str, Any]], count: int | None) -> list[str]:
     shown = "step_us" if count else "time_us"
     best = min((way for way in ways if way["ours"]), key=lambda way: way[shown])
     of = f"a step of {count} layers" if count else "a layer"
-    words = [f"Best of fastjax: {best['way']}, {units.seconds(best[shown] * 1e-6)} {of}."]
+    words = [f"Best of fastjax: {best['way']}, {text.microseconds(best[shown])} {of}."]
     said = {
         _TODAY: "sent all at once, as today, it takes",
         _FORWARDED: "DeepEP's way takes at least",
@@ -126,7 +92,7 @@ def _verdict(ways: Sequence[Mapping[str, Any]], count: int | None) -> list[str]:
     for way in ways:
         if way["way"] not in said:
             continue
-        theirs = f"{said[way['way']]} {units.seconds(way[shown] * 1e-6)}"
+        theirs = f"{said[way['way']]} {text.microseconds(way[shown])}"
         ratio = way[shown] / best[shown] if best[shown] else 1.0
         if ratio <= 1 + ALIKE:
             words.append(f"That gains nothing: {theirs}.")
@@ -137,21 +103,21 @@ def _verdict(ways: Sequence[Mapping[str, Any]], count: int | None) -> list[str]:
 
 def table(record: Mapping[str, Any], *, experts: bool) -> str:
     """A line for each way."""
-    ways = record["ways"]
     count = record["layers"]
-    head = ["way", "x today", *([f"{count} layers, a step"] if count else []), "a layer"]
-    rows = [head]
-    for way in ways:
-        by = "-" if way["by_today"] is None else f"{way['by_today']:.3f}"
-        step = [units.seconds(way["step_us"] * 1e-6)] if count else []
-        rows.append([way["way"], by, *step, units.seconds(way["time_us"] * 1e-6)])
-    what = "dispatch, experts and combine" if experts else "dispatch and combine"
-    caption = [
-        f"today: a row for each choice, as NCCL and jax.lax send it. a layer: {what}, forward."
-    ]
+    columns: dict[str, Any] = {
+        "way": lambda way: way["way"],
+        "x today": lambda way: text.number(way["by_today"]),
+    }
     if count:
-        caption.append("a step: forward and backward, without recomputation.")
-    return "\n".join(["what it gains", *aligned(rows), *caption])
+        columns[f"{count} layers, a step"] = lambda way: text.microseconds(way["step_us"])
+    columns["a layer"] = lambda way: text.microseconds(way["time_us"])
+    what = "dispatch, experts and combine" if experts else "dispatch and combine"
+    caption = (
+        f"today: a row for each choice, as NCCL and jax.lax send it. a layer: {what}, forward."
+    )
+    if count:
+        caption += "\na step: forward and backward, without recomputation."
+    return text.table("what it gains", columns, record["ways"], caption)
 
 
-__all__ = ["add_options", "check", "given", "record", "table"]
+__all__ = ["record", "table"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from fastjax.simulation import Fabric, simulate_transfers
 from fastjax.traffic import LayerTraffic
 
 
-@dataclasses.dataclass(frozen=True)
-class RowBytes:
+class RowBytes(NamedTuple):
     """Bytes of rows.
 
     Attributes:
@@ -35,7 +35,7 @@ def row_bytes(row: int, top_k: int, experts_of_server: int) -> RowBytes:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A dispatch or a combine.
+    """A dispatch or a combine, or an exchange of them.
 
     Attributes:
       seconds: that it takes, without planning.
@@ -43,9 +43,9 @@ class Way:
       inside: bytes that move between devices of a server, staging included.
     """
 
-    seconds: float
-    over_nics: int
-    inside: int
+    seconds: float = 0.0
+    over_nics: int = 0
+    inside: int = 0
 
     def __add__(self, other: Way) -> Way:
         return Way(
@@ -55,7 +55,7 @@ class Way:
         )
 
 
-_NOTHING = Way(0.0, 0, 0)
+_NOTHING = Way()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +122,11 @@ def once(
 ) -> Layer:
     """A row for each server that a token goes to, and then one for each choice inside servers."""
     plan = fastjax.make_plan(layer.crossing, topology, scheduler=scheduler, row_bytes=size.crossing)
-    inside = _inside(layer, topology, size.row)
+    # Each server's own exchange, which `fastjax.moe` does all at once.
+    m, own = topology.devices_per_server, scheduler_traits.FALLBACK
+    one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
+    blocks = (layer.inside[i : i + m, i : i + m] for i in range(0, topology.num_devices, m))
+    inside = [fastjax.make_plan(b, one, scheduler=own, row_bytes=size.row) for b in blocks]
     return Layer(
         scheduler,
         plan.scheduler,
@@ -136,7 +140,7 @@ def once(
 
 
 def forwarded(
-    choices: np.ndarray, topology: fastjax.Topology, experts: int, fabric: Fabric, size: RowBytes
+    choices: np.ndarray, experts: int, topology: fastjax.Topology, fabric: Fabric, size: RowBytes
 ) -> Layer:
     """A row for each server that a token goes to, handed on there, as DeepEP does it.
 
@@ -161,27 +165,8 @@ def forwarded(
     def together(across: Way, here: Way) -> Way:
         return dataclasses.replace(across + here, seconds=max(across.seconds, here.seconds))
 
-    return dataclasses.replace(
-        found,
-        out=together(found.out, found.copies),
-        copies=_NOTHING,
-        sums=_NOTHING,
-        back=together(found.back, found.sums),
-    )
-
-
-def _inside(layer: LayerTraffic, topology: fastjax.Topology, bytes_: int) -> list[fastjax.Plan]:
-    """The plan of each server's own exchange, which `fastjax.moe` does all at once."""
-    m = topology.devices_per_server
-    one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
-    blocks = (
-        layer.inside[first : first + m, first : first + m]
-        for first in range(0, m * topology.servers, m)
-    )
-    return [
-        fastjax.make_plan(block, one, scheduler=scheduler_traits.FALLBACK, row_bytes=bytes_)
-        for block in blocks
-    ]
+    out, back = together(found.out, found.copies), together(found.back, found.sums)
+    return dataclasses.replace(found, out=out, copies=_NOTHING, sums=_NOTHING, back=back)
 
 
 def _together(plans: Sequence[fastjax.Plan], bytes_: int, fabric: Fabric) -> Way:

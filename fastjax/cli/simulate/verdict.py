@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fastjax
-from fastjax.cli.shared import units
+from fastjax.cli.shared import text
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import costs
 from fastjax.cli.simulate.costs import Cost
@@ -21,77 +21,42 @@ _MOST_ROW_BYTES = 2**40
 _MOST_RATE = 2.0**62
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """Something that may help.
-
-    Attributes:
-      what: it, in words.
-      topology: the rates then.
-      fabric: how the fabric behaves then.
-      row_bytes: bytes of a row then.
-      per: what its time is divided by, to be compared.
-    """
-
-    what: str
-    topology: fastjax.Topology
-    fabric: Fabric
-    row_bytes: int
-    per: int = 1
+Case = tuple[fastjax.Topology, Fabric, int]
+"""The rates, how the fabric behaves, and bytes of a row."""
 
 
-def cases(topology: fastjax.Topology, fabric: Fabric, row_bytes: int) -> list[Case]:
-    """What there is to try."""
-    here = Case("", topology, fabric, row_bytes)
-    found = []
-
-    def add(what: str, **changes: Any) -> None:
-        found.append(dataclasses.replace(here, what=what, **changes))
-
-    if topology.servers > 1 and 2 * topology.scale_out_bandwidth < _MOST_RATE:
-        add("NICs twice as fast", topology=_faster_nics(topology))
+def cases(topology: fastjax.Topology, fabric: Fabric, row_bytes: int) -> dict[str, Case]:
+    """What there is to try, in words."""
+    found: dict[str, Case] = {}
+    nics, twice = topology.nic_bandwidths, 2 * topology.scale_out_bandwidth
+    if topology.servers > 1 and twice < _MOST_RATE:
+        faster = nics and tuple(2 * rate for rate in nics)
+        faster = dataclasses.replace(topology, scale_out_bandwidth=twice, nic_bandwidths=faster)
+        found["NICs twice as fast"] = (faster, fabric, row_bytes)
     twice = 2 * topology.scale_up_bandwidth
     if topology.devices_per_server > 1 and twice < _MOST_RATE:
         faster = dataclasses.replace(topology, scale_up_bandwidth=twice)
-        add("links inside servers twice as fast", topology=faster)
-    if row_bytes * _LARGER < _MOST_ROW_BYTES:
-        add(
-            f"exchanges {_LARGER} times as large, per byte",
-            row_bytes=row_bytes * _LARGER,
-            per=_LARGER,
-        )
+        found["links inside servers twice as fast"] = (faster, fabric, row_bytes)
+    if (larger := row_bytes * _LARGER) < _MOST_ROW_BYTES:
+        found[f"exchanges {_LARGER} times as large, per byte"] = (topology, fabric, larger)
     if isinstance(fabric.incast, Incast) and fabric.incast.points:
         none = dataclasses.replace(fabric, incast="none")
-        add("no loss where senders meet", fabric=none)
+        found["no loss where senders meet"] = (topology, none, row_bytes)
     if fabric.oversubscription > 1:
         full = dataclasses.replace(fabric, oversubscription=1.0)
-        add("a core that is never short", fabric=full)
+        found["a core that is never short"] = (topology, full, row_bytes)
     return found
 
 
-def _faster_nics(topology: fastjax.Topology) -> fastjax.Topology:
-    nics = topology.nic_bandwidths
-    return dataclasses.replace(
-        topology,
-        scale_out_bandwidth=2 * topology.scale_out_bandwidth,
-        nic_bandwidths=nics and tuple(2 * rate for rate in nics),
-    )
+def try_cases(best: Cost, cases: Mapping[str, Case], progress: Progress) -> dict[str, float]:
+    """The share of the time, planning included, that each would save with the same scheduler.
 
-
-def try_cases(best: Cost, cases: Sequence[Case], progress: Progress) -> dict[str, float]:
-    """The share of the time, planning included, that each would save with the same scheduler."""
-    saved = {}
-    for case in cases:
-        cost = costs.simulate(
-            best.plan.scheduler,
-            best.plan.traffic,
-            case.topology,
-            case.fabric,
-            case.row_bytes,
-            progress,
-            case.what,
-        )
-        saved[case.what] = 1 - cost.timeline.total_time / case.per / best.timeline.total_time
+    Of larger rows it is the time of as many bytes.
+    """
+    plan, time, saved = best.plan, best.timeline.total_time, {}
+    for what, case in cases.items():
+        cost = costs.simulate(plan.scheduler, plan.traffic, *case, progress, what)
+        saved[what] = 1 - cost.timeline.total_time / (case[2] // plan.row_bytes) / time
     return saved
 
 
@@ -108,13 +73,13 @@ def record(found: Sequence[Cost], today: float | None, saved: dict[str, float]) 
 def _gain(best: Cost, today: float | None) -> list[str]:
     time, bound = best.timeline.total_time, best.timeline.lower_bound
     by_bound = best.timeline.completion_time / bound
-    with_planning = f"{units.seconds(time)} with planning"
+    with_planning = f"{text.seconds(time)} with planning"
     words = [f"Best: {best.name}, {with_planning}; without, {by_bound:.2f} x the lower bound."]
     if today is None:
         return [*words, f"{_TODAY} cannot go round NICs that have failed."]
     if today <= time * (1 + _ALIKE):
-        return [*words, f"Planning gains nothing here: {_TODAY} takes {units.seconds(today)}."]
-    return [*words, f"{_TODAY} takes {units.seconds(today)}, {today / time:.2f} x as long."]
+        return [*words, f"Planning gains nothing here: {_TODAY} takes {text.seconds(today)}."]
+    return [*words, f"{_TODAY} takes {text.seconds(today)}, {today / time:.2f} x as long."]
 
 
 def _choice(found: Sequence[Cost], best: Cost) -> list[str]:

@@ -52,15 +52,14 @@ def test_rates_in_place_of_the_preset_s(capsys, tmp_path):
     path = tmp_path / "costs.json"
     run(
         capsys,
-        "--generate hot-receiver --devices 8 --rows 900 --preset mi300x --servers 4",
+        "--generate expert-popularity --devices 8 --rows 900 --preset mi300x --servers 4",
         "--scale-out-bandwidth 2e9 --scale-out-latency 0.001 --incast infiniband",
         "--synchronization barrier --oversubscription 2 --schedulers spreadout --json",
         path,
     )
     rates = PRESETS["mi300x"].rates | {"scale_out_bandwidth": 2e9, "scale_out_latency": 1e-3}
-    plan = make_plan(
-        traffic.hot_receiver(8, 900), Topology(4, 2, **rates), scheduler="spreadout", row_bytes=4096
-    )
+    matrix = traffic.expert_popularity(8, 900)
+    plan = make_plan(matrix, Topology(4, 2, **rates), scheduler="spreadout", row_bytes=4096)
     timeline = fastjax.simulate(
         plan, synchronization="barrier", incast="infiniband", oversubscription=2
     )
@@ -120,8 +119,21 @@ def test_failed_nics(capsys, tmp_path):
 def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
     names = ("new/a.svg", "newer/a.json", "newest/costs.json")
     picture, trace, path = (tmp_path / name for name in names)
-    arguments = "--generate single-flow --devices 4 --rows 4000 --servers 2 --schedulers direct"
-    run(capsys, arguments, "rails --draw", picture, "--perfetto", trace, "--json", path)
+    matrix = np.zeros((4, 4), int)
+    matrix[0, 3] = 4000
+    write_matrix(tmp_path / "matrix", matrix, row_bytes=4096)
+    arguments = "--row-bytes 4096 --servers 2 --schedulers direct"
+    run(
+        capsys,
+        tmp_path / "matrix",
+        arguments,
+        "rails --draw",
+        picture,
+        "--perfetto",
+        trace,
+        "--json",
+        path,
+    )
     direct, rails = record(path)["schedulers"]
     assert record(path)["best"] == "rails"
     assert "<svg" in picture.read_text()
@@ -157,7 +169,7 @@ def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
             [r"auto takes \w+, which is as good as any; looking at the others takes \d+% more\."],
         ),
         (
-            ("--generate hot-receiver --devices 64 --rows 400000 --servers 64 --incast roce "
+            ("--generate expert-popularity --devices 64 --rows 400000 --servers 64 --incast roce "
             "--incast-loss 0 --schedulers spreadout auto"),
             [r"auto takes \w+, which takes \d+% more: its cost model sees it .*"],
         ),

@@ -159,8 +159,11 @@ def test_history_places_whole_experts(counts):
         (f"{LAYER} --copies 2", "--copies is of levelled experts; want --balance too"),
         (f"{LAYER} --expert-bytes 2", "--expert-bytes is of levelled experts"),
         (f"{LAYER} --balance", "--balance needs the bytes of an expert: --expert-bytes"),
-        (f"{LAYER} --balance --expert-bytes 0", "--expert-bytes must be from 1 to 2**40, got 0"),
-        (f"{LAYER} --balance --copies 0", "--copies must be from 1 to 256, got 0"),
+        (
+            f"{LAYER} --balance --expert-bytes 0",
+            "--expert-bytes: must be from 1 to 1,099,511,627,776, got 0",
+        ),
+        (f"{LAYER} --balance --copies 0", "--copies: must be from 1 to 256, got 0"),
         ("--generate uniform --devices 4 --servers 2 --balance", "--balance is of a layer; want"),
     ],
 )

@@ -9,8 +9,7 @@ from commands import record, run_command, value, write_trace
 from fastjax import Topology
 from fastjax.cli import main
 from fastjax.cli.simulate import layers
-from fastjax.cli.simulate.layer_report import Work
-from fastjax.cli.simulate.layer_source import LayerSource
+from fastjax.cli.simulate.layer_work import Work
 from fastjax.simulation import Fabric
 
 run = functools.partial(run_command, command="simulate")
@@ -81,7 +80,7 @@ def test_forwarded_rows_one_by_one(rng):
     size = layers.RowBytes(row, crossing)
     for up, out in ((1e9, 1e12), (1e12, 1e9)):
         topology = Topology(n, m, scale_up_bandwidth=up, scale_out_bandwidth=out)
-        found = layers.forwarded(choices, topology, 12, Fabric(), size)
+        found = layers.forwarded(choices, 12, topology, Fabric(), size)
         assert found.dispatch.over_nics == over * crossing
         assert found.combine.over_nics == over * row
         assert found.dispatch.inside == found.combine.inside == inside * row
@@ -134,10 +133,10 @@ def test_failed_nics(capsys, tmp_path):
 
 
 def test_nothing_lands_where_a_nic_has_failed():
-    source = LayerSource(np.zeros((4, 10, 1), int), 4, 100, 2, "all want expert 0")
     topology = Topology(2, 2, nic_bandwidths=(50e9, 0, 50e9, 50e9))
-    crossing = Work(source, topology, Fabric()).traffic.crossing
-    np.testing.assert_array_equal(crossing.sum(0), [20, 0, 0, 0])
+    all_want_expert_0 = np.zeros((4, 10, 1), int)
+    work = Work(all_want_expert_0, 4, "", topology, Fabric(), layers.RowBytes(100, 100))
+    np.testing.assert_array_equal(work.traffic.crossing.sum(0), [20, 0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -146,18 +145,17 @@ def test_nothing_lands_where_a_nic_has_failed():
         ("--layer --servers 2", "a layer needs --devices"),
         ("--layer --devices 4 --servers 2", "needs a trace, --model, or --num-experts and --top-k"),
         ("--layer --devices 4", "want --servers, or a --preset"),
-        ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed must be 0 or more"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed: must be 0 or more"),
         ("TRACE --layer --devices 2 --servers 2", "a trace needs --num-experts"),
         ("--layer --devices 4 --servers 2 --top-k 2", "--num-experts and --top-k"),
         ("--top-k 2 --generate uniform --devices 4 --servers 2", "--top-k is of a layer; want --l"),
         ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
         ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
         ("--model mixtral-8x7b --devices 32 --preset h200", "--devices 8 would have 1 each"),
-        ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers must be from 1 to"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers: must be from 1 to"),
         ("--generate uniform --devices 4 --servers 2 --layers 3", "--layers is of a layer; want"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
-        ("TRACE --layer --deduplicate --devices 2 --servers 2", "--deduplicate is of one exchange"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
         ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw of a lay"),
         ("TRACE --layer --num-experts 2 --perfetto a --devices 2 --servers 2", "--perfetto is of"),

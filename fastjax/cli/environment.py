@@ -1,23 +1,30 @@
-"""The environment report: `python -m fastjax`."""
+"""The environment report: `python -m fastjax` without a command."""
 
 from __future__ import annotations
 
 import collections
 import importlib.util
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 import jax
 
 import fastjax
 from fastjax import _core, config, handlers, network
-from fastjax.cli.shared import machine
+from fastjax.cli.shared import machine, text
 from fastjax.cli.shared.text import Section
 
 TRANSPORTS = {
     "in_process": "built: CPU devices of one process",
     "network": "built: CPU devices of several processes, over UCX",
 }
+
+
+def main(_: Sequence[str] = ()) -> int:
+    """Shows the report; returns the exit status."""
+    sys.stdout.write(f"{text.sections(collect())}\n")
+    return 0
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
@@ -63,12 +70,11 @@ def _platforms() -> Section:
 
 
 def _extras() -> str:
-    needs = {"bench": ("tyro",), "plot": ("matplotlib",), "ucx": ("libucx",)}
-    states = []
-    for extra, modules in needs.items():
-        missing = [m for m in modules if importlib.util.find_spec(m) is None]
-        states.append(f"{extra}: {'no ' + ' and '.join(missing) if missing else 'yes'}")
-    return ", ".join(states)
+    needs = {"plot": "matplotlib", "ucx": "libucx", "optimal": "scipy"}
+    found = {extra: importlib.util.find_spec(module) for extra, module in needs.items()}
+    return ", ".join(
+        f"{extra}: {'yes' if found[extra] else f'no {module}'}" for extra, module in needs.items()
+    )
 
 
 def _devices() -> Section:
@@ -97,4 +103,4 @@ def _options(environ: Mapping[str, str]) -> Section:
     }
 
 
-__all__ = ["collect"]
+__all__ = ["collect", "main"]

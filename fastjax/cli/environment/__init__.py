@@ -1,1 +1,0 @@
-"""`python -m fastjax` without a command: the environment report."""

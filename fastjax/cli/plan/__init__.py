@@ -1,3 +1,0 @@
-"""`python -m fastjax plan`."""
-
-from fastjax.cli.plan.command import main as main
