@@ -133,9 +133,8 @@ print(f"the busiest NIC has {busiest / balanced:.2f} times as much to do as rout
 # stage and handed on after it, while other stages cross.
 
 # %%
-fastjax.plot.plot_plan(plan)
-plt.show()
 print(plan.explain())
+fastjax.plot.plot_plan(plan)
 
 # %% [markdown]
 # ## Which scheduler, and when

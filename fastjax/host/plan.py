@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,7 +18,6 @@ from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -110,9 +108,9 @@ class Plan:
         """Why this schedule, in words and numbers."""
         return explanation.explain(self, self._made.asked, self._made.core.choices())
 
-    def plot(self, panels: Sequence[str] | None = None, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_panels`."""
-        return plot.plot_panels(self, panels, ax)
+    def plot(self) -> Figure:
+        """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_plan`."""
+        return plot.plot_plan(self, everything=True)
 
     def transpose(self) -> Plan:
         """The plan of the way back, of the transposed traffic: this one, read backwards."""

@@ -2,17 +2,13 @@
 
 from fastjax.plot.layers import plot_layers
 from fastjax.plot.loads import plot_loads
-from fastjax.plot.plans import PANELS, draw_plan, plot_panels, plot_plan
-from fastjax.plot.shares import plot_shares
+from fastjax.plot.plans import draw_plan, plot_plan
 from fastjax.plot.timelines import plot_timeline
 
 __all__ = [
-    "PANELS",
     "draw_plan",
     "plot_layers",
     "plot_loads",
-    "plot_panels",
     "plot_plan",
-    "plot_shares",
     "plot_timeline",
 ]

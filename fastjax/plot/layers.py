@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,13 +22,12 @@ _GAP = 0.9  # between layers, in resources
 _MOST_TEXTS = 400
 
 
-def plot_layers(layers: Sequence[TimedLayer], ax: Axes | None = None) -> Figure:
+def plot_layers(layers: Sequence[TimedLayer]) -> Figure:
     """Draws when NICs, links inside servers and experts work on which chunk of a layer.
 
     Args:
       layers: of `fastjax.simulation.layer_time`, one below the other; for one, in one chunk and in
         several.
-      ax: axes to draw into; by default those of a new figure.
 
     Returns:
       The figure.
@@ -42,21 +41,19 @@ def plot_layers(layers: Sequence[TimedLayer], ax: Axes | None = None) -> Figure:
         raise ArgumentError("layers must be one or more, got none.")
     used = {task.resource for layer in layers for task in layer.tasks}
     resources = [resource for resource in RESOURCE_NAMES if resource in used]
-    place: Any = ax
-    if place is None:
-        height = 1.4 + 0.3 * len(layers) * (len(resources) + _GAP)
-        figure = mpl.figure.Figure(figsize=(11, max(2.4, height)), layout="constrained")
-        place = figure.add_subplot()
+    height = 1.4 + 0.3 * len(layers) * (len(resources) + _GAP)
+    figure = mpl.figure.Figure(figsize=(11, max(2.4, height)), layout="constrained")
+    place = figure.add_subplot()
     if not resources:
         note(place, "nothing moves and no expert works")
-        return place.figure
+        return figure
     colours = colours_of(max(layer.chunks for layer in layers))
     right = max(layer.total for layer in layers) * 1e6
     tops = [number * (len(resources) + _GAP) for number in range(len(layers))]
     for layer, top in zip(layers, tops, strict=True):
         _draw(layer, resources, top, colours, right, place)
     _finish(resources, tops, right, place)
-    return place.figure
+    return figure
 
 
 def in_words(layer: TimedLayer) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import numpy as np
 
 from fastjax.plot.drawing import matplotlib
@@ -25,8 +23,6 @@ PHASE_COLOURS = {
     REDISTRIBUTE: "#3a9a4c",
 }
 PHASE_NAMES = {LOCAL: "local", **PHASES}
-
-_WIDEST = 90  # characters, as many as the narrowest figure has room for
 
 # Blue to pink, so that no server looks like a phase of what moves inside servers.
 _SERVER_COLOURS = (
@@ -74,34 +70,13 @@ def colours(timeline: TimedExchange, messages: np.ndarray, link: str) -> np.ndar
     return table[messages["phase"]]
 
 
-def in_words(timeline: TimedExchange) -> str:
-    """What was simulated, how long it took, and what was assumed of the fabric."""
-    topology, bound = timeline.topology, timeline.lower_bound
-    text = (
-        f"{timeline.scheduler}, {topology.servers} x {topology.devices_per_server} devices: "
-        f"{timeline.completion_time * 1e6:.4g} µs"
-    )
-    if bound:
-        text += f", {timeline.completion_time / bound:.2f} x the lower bound"
-    if timeline.planning_time:
-        text += f"; {timeline.planning_time * 1e6:.4g} µs of planning before"
-    return f"{text}\n{assumed(timeline)}"
-
-
-def assumed(timeline: TimedExchange) -> str:
-    """How stages keep in step and what meeting senders lose: no picture goes without."""
-    return textwrap.fill(timeline.fabric.brief(), _WIDEST)
-
-
 __all__ = [
     "LINK_NAMES",
     "PHASE_COLOURS",
     "PHASE_NAMES",
-    "assumed",
     "colours",
     "ends_of",
     "has_server_colours",
-    "in_words",
     "messages_of",
     "server_colours",
 ]

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastjax.plot.drawing import add_boxes, every_so_many, note, without_frame
+from fastjax.plot.drawing import AFTER, before_and_after, every_so_many, note, without_frame
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-_BEFORE, _AFTER = "#f4b183", "#1f5fa8"
 
 
 def nic_seconds(plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
@@ -47,19 +44,14 @@ def draw_nics(plan: Schedule, ax: Axes) -> None:
         note(ax, "nothing crosses servers")
         return
     devices, local = before.shape[1], plan.topology.devices_per_server
-    place = np.arange(devices)
-    for seconds, colour, width in ((before, _BEFORE, 0.9), (after, _AFTER, 0.45)):
-        for rising, sign in zip(seconds, (1, -1), strict=True):
-            heights = sign * np.nan_to_num(rising)
-            add_boxes(ax, place - width / 2, width, 0, heights, colour, edgecolors="none")
+    for way, sign in enumerate((1, -1)):
+        heights = [sign * np.nan_to_num(part[way]) for part in (before, after)]
+        before_and_after(ax, heights[0], heights[1], devices // local)
     for device in np.flatnonzero(np.isnan(before).any(axis=0)).tolist():
         ax.text(device, 0, "x", color="red", ha="center", va="center", fontweight="bold")
     top, bottom = np.nanmax([before, after], axis=(0, 2))
     room = 0.14 * (top + bottom)
-    for edge in np.arange(1, devices // local) * local - 0.5:
-        ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
     ax.axhline(0, color="black", lw=0.8)
-    ax.set_xlim(-0.7, devices - 0.3)
     ax.set_ylim(-bottom - room, top + room)
     shown = every_so_many(devices // local)
     ax.set_xticks(shown * local + (local - 1) / 2, labels=[str(i) for i in shown])
@@ -72,7 +64,7 @@ def draw_nics(plan: Schedule, ax: Axes) -> None:
     for x, y, text, colour in (
         (0.01, 0.98, "sends", "black"),
         (0.01, 0.02, "receives", "black"),
-        (0.99, 0.98, "as sent", _AFTER),
+        (0.99, 0.98, "as sent", AFTER),
         (0.75, 0.98, "before balancing", "#c55a11"),
     ):
         side, level = "right" if x > 0.5 else "left", "top" if y > 0.5 else "bottom"

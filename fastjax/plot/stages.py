@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastjax.plot.drawing import (
     MOST_LABELS,
     add_boxes,
-    beside,
     colours_of,
     every_so_many,
     mark_bound,
@@ -18,19 +17,16 @@ from fastjax.plot.drawing import (
     without_frame,
 )
 from fastjax.schedule.flows import Flows
-from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
+from fastjax.schedule.transfers import BALANCE, LOCAL, REDISTRIBUTE, SCALE_OUT
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_MOST_DETAILED_SERVERS = 12  # above, what moves inside servers has one track for all of them
 # Where in the track of its server each phase is drawn: from the top, and how high.
 _BANDS = {BALANCE: (0.06, 0.16), SCALE_OUT: (0.25, 0.50), REDISTRIBUTE: (0.78, 0.16)}
-_WHOLE_TRACK = (0.06, 0.88)
 _PALE = 0.5
-_GREY = "0.6"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,24 +89,18 @@ def draw_stages(plan: Schedule, flows: Flows, ax: Axes) -> None:
       ax: where it is drawn.
     """
     servers = plan.topology.servers
-    detailed = servers <= _MOST_DETAILED_SERVERS
     colours = colours_of(servers)
-    if detailed:
-        for phase, band in _BANDS.items():
-            _add_bars(shares_of(plan, flows, phase), band, colours, ax, faint=phase != SCALE_OUT)
-    else:
-        _add_bars(shares_of(plan, flows, SCALE_OUT), _WHOLE_TRACK, colours, ax)
-        for phase, track in ((BALANCE, -2), (REDISTRIBUTE, servers + 1)):
-            begin, end = (edge * 1e6 for edge in spans_of(plan, flows, phase))
-            add_boxes(ax, begin, end - begin, track + 0.06, 0.88, _GREY)
-            ax.text(-0.018, track + 0.5, PHASES[phase], **beside(ax), ha="right", va="center")
+    for phase, band in _BANDS.items():
+        _add_bars(shares_of(plan, flows, phase), band, colours, ax, faint=phase != SCALE_OUT)
+    # Beside the axes, in parts of their width and in tracks.
+    beside: Any = {"transform": ax.get_yaxis_transform(), "clip_on": False}
     for server in range(servers):
         ax.add_patch(
             matplotlib().patches.Rectangle(
-                (-0.012, server + 0.06), 0.008, 0.88, color=colours[server], **beside(ax)
+                (-0.012, server + 0.06), 0.008, 0.88, color=colours[server], **beside
             )
         )
-    _finish_stages(plan, flows, ax, detailed)
+    _finish_stages(plan, flows, ax)
 
 
 def spans_of(plan: Schedule, flows: Flows, phase: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +121,7 @@ def _add_bars(
     colours: np.ndarray,
     ax: Axes,
     *,
-    faint: bool = False,
+    faint: bool,
 ) -> None:
     """What one phase has each server do: a bar for each other server that it is about.
 
@@ -150,7 +140,7 @@ def _add_bars(
     )
 
 
-def _finish_stages(plan: Schedule, flows: Flows, ax: Axes, detailed: bool) -> None:
+def _finish_stages(plan: Schedule, flows: Flows, ax: Axes) -> None:
     servers, messages = plan.topology.servers, flows.messages
     end = float(messages["end"][messages["phase"] != LOCAL].max(initial=0)) * 1e6
     done, bound = flows.end * 1e6, plan.lower_bound()
@@ -163,18 +153,15 @@ def _finish_stages(plan: Schedule, flows: Flows, ax: Axes, detailed: bool) -> No
             ax.text(middle, servers / 2, "local", rotation=90, ha="center", va="center")
     mark_bound(ax, bound)
     shown = every_so_many(servers, MOST_LABELS + 4)
-    names = [f"server {server}" if detailed else str(server) for server in shown]
-    ax.set_yticks(shown + 0.5, labels=names)
+    ax.set_yticks(shown + 0.5, labels=[f"server {server}" for server in shown])
     # Beside the colour of the server, whose width is a part of that of the axes.
     inches = ax.get_window_extent().width / ax.figure.dpi
     ax.tick_params(axis="y", length=0, pad=max(9, 0.012 * 72 * inches + 5))
-    extra = 0 if detailed else 2
-    ax.set_ylim(servers + extra, -extra)
+    ax.set_ylim(servers, 0)
     ax.set_xlim(0, max(done, bound * 1e6) * 1.01)
     ax.set_xlabel("µs after planning, simulated with a barrier after each stage")
-    ax.set_ylabel("" if detailed else "from server", labelpad=28 if not detailed else 4)
     without_frame(ax, "bottom")
-    small = detailed and np.isin(plan.transfers["phase"], (BALANCE, REDISTRIBUTE)).any()
+    small = np.isin(plan.transfers["phase"], (BALANCE, REDISTRIBUTE)).any()
     ax.set_title(
         "scale-out stages of each server, in the colour of the receiving one"
         + ("\n(small: balance before them, redistribution after)" if small else ""),

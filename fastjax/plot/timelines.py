@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +28,15 @@ _IDLE = "#fde3e0"
 _MOST_LINES = 60
 _MOST_EDGED = 4  # bars beside each other
 _MOST_TEXTS = 400
+_WIDEST = 90  # characters of a line above the narrowest figure
 
 
-def plot_timeline(
-    timeline: TimedExchange, devices: Sequence[int] | None = None, ax: Axes | None = None
-) -> Figure:
+def plot_timeline(timeline: TimedExchange, devices: Sequence[int] | None = None) -> Figure:
     """Draws a simulated exchange, as `Timeline.plot` does.
 
     Args:
       timeline: from `fastjax.simulate`.
       devices: which to show; by default eight, the busiest of all servers in turn.
-      ax: axes to draw into; by default those of a new figure.
 
     Returns:
       The figure.
@@ -49,17 +48,15 @@ def plot_timeline(
     mpl = matplotlib()
     shown = busiest(timeline) if devices is None else _checked(timeline, devices)
     tracks = [link for link in links.LINK_NAMES if _is_used(timeline, link)]
-    place: Any = ax
-    if place is None:
-        height = 1.8 + 0.27 * len(shown) * (len(tracks) + _GAP)
-        figure = mpl.figure.Figure(figsize=(13, max(3.0, height)), layout="constrained")
-        place = figure.add_subplot()
+    height = 1.8 + 0.27 * len(shown) * (len(tracks) + _GAP)
+    figure = mpl.figure.Figure(figsize=(13, max(3.0, height)), layout="constrained")
+    place = figure.add_subplot()
     if tracks:
         _draw_tracks(timeline, shown, tracks, place)
     else:
         note(place, "nothing moves between devices")
     place.set_title(_title(timeline, shown, devices is None), fontsize="medium", loc="left", pad=18)
-    return place.figure
+    return figure
 
 
 def busiest(timeline: TimedExchange, most: int = MOST_DEVICES) -> list[int]:
@@ -258,7 +255,17 @@ def _legend(timeline: TimedExchange) -> list[tuple[str, Any]]:
 
 
 def _title(timeline: TimedExchange, shown: list[int], chosen: bool) -> str:
-    text, count = links.in_words(timeline), timeline.topology.num_devices
+    """What was simulated, how long it took, and what was assumed of the fabric."""
+    topology, bound, count = timeline.topology, timeline.lower_bound, timeline.topology.num_devices
+    text = (
+        f"{timeline.scheduler}, {topology.servers} x {topology.devices_per_server} devices: "
+        f"{timeline.completion_time * 1e6:.4g} µs"
+    )
+    if bound:
+        text += f", {timeline.completion_time / bound:.2f} x the lower bound"
+    if timeline.planning_time:
+        text += f"; {timeline.planning_time * 1e6:.4g} µs of planning before"
+    text += f"\n{textwrap.fill(timeline.fabric.brief(), _WIDEST)}"
     if chosen and len(shown) < count:
         text += f"\nshown: {len(shown)} of {count} devices, the busiest of all servers in turn"
     return text

@@ -1,4 +1,4 @@
-"""Heat maps: the traffic, and what devices hold for servers before and after balancing."""
+"""Heat maps: the traffic between devices, or servers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastjax.plot.drawing import every_so_many, matplotlib, note
-from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.plot.drawing import every_so_many, matplotlib
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
@@ -55,46 +54,4 @@ def add_scale(ax: Axes, image: Any) -> None:
     ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.1, 0.035, 0.8)))
 
 
-def held_rows(plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that each device holds for each other server, before and after balancing.
-
-    Returns:
-      Two arrays of shape (devices, servers); those for a device's own server are 0.
-    """
-    topology = plan.topology
-    local, shape = topology.devices_per_server, (topology.num_devices, topology.servers)
-    before = plan.traffic.reshape(*shape, local).sum(axis=2)
-    before[np.arange(shape[0]), np.arange(shape[0]) // local] = 0
-    after = np.zeros(shape, np.int64)
-    crossing = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
-    np.add.at(after, (crossing["src"], crossing["dst"] // local), crossing["rows"])
-    return before, after
-
-
-def draw_tiles(plan: Schedule, ax: Axes) -> None:
-    """Rows that each device holds for each other server, before and after balancing."""
-    before, after = held_rows(plan)
-    if not before.any():
-        note(ax, "nothing crosses servers")
-        return
-    servers, local = plan.topology.servers, plan.topology.devices_per_server
-    gap = max(1, servers // 8)
-    cells = np.full((len(before), 2 * servers + gap), np.nan)
-    cells[:, :servers], cells[:, servers + gap :] = before, after
-    image = show_rows(ax, cells, aspect="auto")
-    shown = every_so_many(servers, 8)
-    places = np.concatenate([shown, shown + servers + gap])
-    ax.xaxis.set_ticks(places, labels=[str(i) for i in shown] * 2)
-    ax.yaxis.set_ticks(shown * local + (local - 1) / 2, labels=[str(i) for i in shown])
-    ax.tick_params(length=0)
-    for edge in np.arange(1, servers) * local - 0.5 if len(before) <= _MOST_DEVICES_SHOWN else ():
-        ax.axhline(edge, color="white", lw=1.2)
-    for side in ax.spines.values():
-        side.set_visible(False)
-    ax.set_xlabel("to server: before balancing | as sent")
-    ax.set_ylabel("devices of server")
-    ax.set_title("rows of each device for each server", fontsize="medium")
-    add_scale(ax, image)
-
-
-__all__ = ["add_scale", "draw_tiles", "draw_traffic", "held_rows", "show_rows"]
+__all__ = ["add_scale", "draw_traffic", "show_rows"]

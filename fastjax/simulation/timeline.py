@@ -17,7 +17,6 @@ from fastjax.simulation.fabric import Fabric
 from fastjax.topology import Topology
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -126,7 +125,7 @@ class Timeline:
         parts = (f"{seconds * milli:.3g} ms {_WORDS[n]}" for n, seconds in self.limits().items())
         return f"{text}{', '.join(parts)}\n{self.fabric}"
 
-    def plot(self, devices: Sequence[int] | None = None, ax: Axes | None = None) -> Figure:
+    def plot(self, devices: Sequence[int] | None = None) -> Figure:
         """Draws who sends when, with matplotlib (the extra `plot`).
 
         Each device has a track for each link, out and in; where messages share a link, they are
@@ -139,7 +138,6 @@ class Timeline:
 
         Args:
           devices: which to show; by default eight, the busiest of all servers in turn.
-          ax: axes to draw into; by default those of a new figure.
 
         Returns:
           The figure.
@@ -148,25 +146,7 @@ class Timeline:
           ArgumentError: there is no such device, or none is given.
           UnsupportedError: matplotlib is not installed.
         """
-        return plot.plot_timeline(self, devices, ax)
-
-    def plot_loads(self, ax: Sequence[Axes] | None = None) -> Figure:
-        """Draws the share of the time that each link of each device would need at its full rate.
-
-        The figure's title, or that of the first of your axes, says what was assumed of the fabric.
-
-        Args:
-          ax: two axes to draw into, for NICs and for links inside servers; by default those of a
-            new figure.
-
-        Returns:
-          The figure.
-
-        Raises:
-          ArgumentError: ax is not two axes.
-          UnsupportedError: matplotlib is not installed.
-        """
-        return plot.plot_shares(self, ax)
+        return plot.plot_timeline(self, devices)
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto (ui.perfetto.dev) opens: JSON, compressed for names in .gz.

@@ -1,6 +1,5 @@
 """Pictures of layers in chunks: what is drawn is what the tasks say."""
 
-import matplotlib.figure
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -51,13 +50,6 @@ def test_resources_show_their_tasks(chunks):
         assert np.array(line) == pytest.approx(np.array(tasks))
     for layer in layers:
         assert in_words(layer) in texts(ax)
-
-
-def test_axes_of_ones_own():
-    ax = matplotlib.figure.Figure().add_subplot()
-    layer = timed([Parts(out=1)])
-    assert plot.plot_layers([layer], ax=ax) is ax.figure
-    assert len(bars(ax)) == 1
 
 
 def test_no_layers():

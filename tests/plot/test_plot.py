@@ -3,10 +3,9 @@
 import sys
 
 import hypothesis
-import matplotlib.figure
 import numpy as np
 import pytest
-from pictures import bars, texts
+from pictures import texts
 from plan_problems import SCHEDULERS, problems, scheduled, topologies
 
 import fastjax
@@ -80,16 +79,6 @@ def test_nothing_to_exchange():
     figure = plot_plan(make_plan(np.zeros((4, 4), int), Topology(2, 2)))
     assert "no rows" in texts(figure.axes[1])
     assert "lower bound" not in figure.get_suptitle()
-
-
-def test_axes_of_ones_own():
-    figure = matplotlib.figure.Figure()
-    axes = figure.subplots(2, 1)
-    plan = make_plan(traffic.uniform(4, 100), Topology(2, 2))
-    assert plot_plan(plan, tuple(axes)) is figure
-    assert len(axes[0].images) == 1
-    assert bars(axes[1])
-    assert figure.get_suptitle() == ""
 
 
 @pytest.mark.parametrize("name", ["plan", "plan.doc", ".png"])
