@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from fastjax.plot.links import LINK_NAMES, PHASE_NAMES, ends_of, messages_of
 from fastjax.plot.tracks import in_ns, side_by_side
 from fastjax.schedule.views import TimedExchange
+from fastjax.traffic.text import FilePath, open_for_writing
 
 Event = dict[str, Any]
 
@@ -21,19 +19,13 @@ _EXCHANGE = 1  # the process of the exchange as a whole; 0 is nobody's, in Perfe
 _FIRST_SERVER = 2
 
 
-def write(timeline: TimedExchange, path: str | os.PathLike[str]) -> None:
+def write(timeline: TimedExchange, path: FilePath) -> None:
     """Writes the trace, as `Timeline.to_perfetto` does."""
-    with _opened(path) as file:
+    with open_for_writing(path) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         for number, event in enumerate(events(timeline)):
             file.write(",\n" * bool(number) + json.dumps(event))
         file.write("\n]}\n")
-
-
-def _opened(path: str | os.PathLike[str]) -> IO[str]:
-    if Path(path).suffix == ".gz":
-        return gzip.open(path, "wt", compresslevel=4, encoding="utf-8")
-    return Path(path).open("w", encoding="utf-8")
 
 
 def events(timeline: TimedExchange) -> Iterator[Event]:
@@ -61,8 +53,6 @@ def events(timeline: TimedExchange) -> Iterator[Event]:
                 more = f", {number + 1}" if number else ""
                 yield _name("thread", process, thread, f"device {device} {name}{more}")
                 yield from _slices(timeline, messages[track == number], link, process, thread)
-            if link.startswith("scale_out"):
-                yield from _rates(timeline, messages, process, f"device {device} {name}")
 
 
 def _by_device(timeline: TimedExchange, link: str) -> dict[int, np.ndarray]:
@@ -110,29 +100,6 @@ def _slices(
         }
         name = f"{arrow} device {other}" if stage < 0 else f"stage {stage} {arrow} device {other}"
         yield _slice(name, phase, process, thread, start, end, arguments)
-
-
-def _rates(
-    timeline: TimedExchange, messages: np.ndarray, process: int, name: str
-) -> Iterator[Event]:
-    """A counter of bytes that flow: those of each message at the same rate from start to end."""
-    start, end = in_ns(messages["start"]), in_ns(messages["end"])
-    lasting = np.maximum(end - start, 1)  # a byte in a nanosecond is 1 GB/s
-    rate = messages["rows"] * timeline.row_bytes / lasting
-    times, index = np.unique(np.concatenate([start, start + lasting]), return_inverse=True)
-    change = np.zeros(len(times))
-    np.add.at(change, index, np.concatenate([rate, -rate]))
-    level = np.maximum(np.cumsum(change), 0)
-    level[-1] = 0
-    for time, now in zip(times.tolist(), level.tolist(), strict=True):
-        arguments = {"GB/s": round(now, 6)}
-        yield {
-            "ph": "C",
-            "name": f"{name} GB/s",
-            "pid": process,
-            "ts": time / 1000,
-            "args": arguments,
-        }
 
 
 def _slice(

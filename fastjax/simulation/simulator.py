@@ -61,20 +61,15 @@ def simulate(
     """
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
-    fabric = Fabric(synchronization, incast, oversubscription)
-    core = simulation_of(
-        plan.transfers, plan.topology, plan.row_bytes, **_settings(plan.topology, fabric)
-    )
-    return _timeline(
-        core,
+    return _run(
         plan.transfers,
-        topology=plan.topology,
-        row_bytes=plan.row_bytes,
-        scheduler=plan.scheduler,
-        fabric=fabric,
-        planning_time=plan.planning_time(),
-        lower_bound=plan.lower_bound(),
-        progress=progress,
+        plan.topology,
+        plan.row_bytes,
+        Fabric(synchronization, incast, oversubscription),
+        plan.scheduler,
+        plan.planning_time(),
+        plan.lower_bound(),
+        progress,
     )
 
 
@@ -122,56 +117,61 @@ def simulate_transfers(
         raise ArgumentError(f"planning_time must be seconds, 0 or more, got {planning_time!r}.")
     if not isinstance(pieces, (int, np.integer)) or not 1 <= pieces <= _MOST_PIECES:
         raise ArgumentError(f"pieces must be an integer from 1 to {_MOST_PIECES}, got {pieces!r}.")
-    fabric = fabric or Fabric()
     packed = _check_transfers(transfers, topology)
-    try:
-        core = simulation_of(
-            packed,
-            topology,
-            int(row_bytes),
-            balance_first=bool(balance_first),
-            pieces=int(pieces),
-            **_settings(topology, fabric),
-        )
-    except ValueError as error:
-        raise ArgumentError(f"transfers: {error}.") from None
-    return _timeline(
-        core,
+    return _run(
         packed,
-        topology=topology,
-        row_bytes=int(row_bytes),
-        scheduler=name,
-        fabric=fabric,
-        planning_time=planning_time,
-        lower_bound=_lower_bound(packed, topology, int(row_bytes)),
-        progress=progress,
+        topology,
+        int(row_bytes),
+        fabric or Fabric(),
+        name,
+        planning_time,
+        None,
+        progress,
+        balance_first=bool(balance_first),
+        pieces=int(pieces),
     )
 
 
-def _settings(topology: Topology, fabric: Fabric) -> dict[str, Any]:
-    """What the compiled simulator is told of the fabric."""
+def _run(
+    transfers: np.ndarray,
+    topology: Topology,
+    row_bytes: int,
+    fabric: Fabric,
+    name: str,
+    planning_time: float,
+    lower_bound: float | None,
+    progress: Progress | None,
+    **way: Any,
+) -> Timeline:
+    """Simulates transfers whose fields are possible; without a bound, it is that of their rows."""
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
     counts = range(1, min(most, topology.num_devices) + 1)
-    return {
-        "synchronization": fabric.synchronization,
-        "oversubscription": float(fabric.oversubscription),
-        "efficiencies": [incast.efficiency(count) for count in counts],
-        "whole_senders": incast.count == "senders",
-    }
-
-
-def _timeline(
-    core: _core.Simulation, transfers: np.ndarray, *, progress: Progress | None, **about: Any
-) -> Timeline:
-    """Runs the simulation."""
+    try:
+        core = simulation_of(
+            transfers,
+            topology,
+            row_bytes,
+            synchronization=fabric.synchronization,
+            oversubscription=float(fabric.oversubscription),
+            efficiencies=[incast.efficiency(count) for count in counts],
+            whole_senders=incast.count == "senders",
+            **way,
+        )
+    except ValueError as error:
+        raise ArgumentError(f"transfers: {error}.") from None
     flows = run_simulation(core, transfers, progress)
     return Timeline(
-        transfers=flows.transfers,
-        messages=flows.messages,
-        completion_time=flows.end,
-        **about,
+        topology,
+        row_bytes,
+        name,
+        fabric,
+        flows.transfers,
+        flows.messages,
+        flows.end,
+        planning_time,
+        _lower_bound(transfers, topology, row_bytes) if lower_bound is None else lower_bound,
     )
 
 

@@ -99,25 +99,6 @@ def test_slices_of_a_thread_never_overlap(tmp_path, scheduler):
             assert start + lasting <= later
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_counters_add_up_to_the_bytes(tmp_path, scheduler):
-    timeline = simulated(scheduler)
-    counted = defaultdict(list)
-    for event in trace_of(timeline, tmp_path):
-        if event["ph"] == "C":
-            counted[event["name"]].append((event["ts"], event["args"]["GB/s"]))
-    for link, name in (("scale_out_out", "NIC out"), ("scale_out_in", "NIC in")):
-        for device in range(12):
-            points = counted.pop(f"device {device} {name} GB/s")
-            times, rates = map(np.array, zip(*points, strict=True))
-            assert (np.diff(times) > 0).all()
-            assert rates[-1] == 0
-            moved = (rates[:-1] * np.diff(times)).sum() * 1e3
-            wanted = timeline.busy(link)[device] * timeline.rates(link)[device]
-            np.testing.assert_allclose(moved, wanted, rtol=1e-5)
-    assert not counted
-
-
 def test_the_whole_exchange(tmp_path):
     timeline = simulated()
     events = trace_of(timeline, tmp_path)
