@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import time
 from typing import Any
 
@@ -36,27 +35,16 @@ class Clock:
     """
 
     def __init__(self, seconds: float):
-        self.start = time.monotonic()
         self.seconds = seconds
-
-    def spent(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.start
+        self._end = time.monotonic() + seconds
 
     def left(self) -> float:
         """Seconds until the limit, or 0."""
-        return max(0.0, self.seconds - self.spent())
+        return max(0.0, self._end - time.monotonic())
 
     def at_most(self, seconds: float) -> Clock:
         """A clock that stops after these seconds, or with this one."""
         return Clock(min(seconds, self.left()))
-
-
-def check_time_limit(time_limit: Any) -> Clock:
-    """Starts a clock, or refuses what is no time."""
-    if not _is_number(time_limit) or not 0 < time_limit < math.inf:
-        raise ArgumentError(f"time_limit must be seconds, above 0 and finite, got {time_limit!r}.")
-    return Clock(float(time_limit))
 
 
 def check_rows(rows: Any) -> np.ndarray:
@@ -76,14 +64,3 @@ def check_rows(rows: Any) -> np.ndarray:
             "what stays in a server does not cross."
         )
     return np.array(array, dtype=np.int64, order="C")
-
-
-def check_startup(startup_rows: Any) -> float | int:
-    """What starting a stage costs, in rows."""
-    if not _is_number(startup_rows) or not 0 <= startup_rows <= 2**62:
-        raise ArgumentError(f"startup_rows must be rows, from 0 to 2**62, got {startup_rows!r}.")
-    return startup_rows
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,18 @@ class Cover(NamedTuple):
         stage, source = np.nonzero(self.targets >= 0)
         np.add.at(rows, (source, self.targets[stage, source]), self.lengths[stage])
         return rows
+
+
+class Found(NamedTuple):
+    """The result of a search.
+
+    Attributes:
+      cover: the best cover found; None where there is none, or none was found in time.
+      lower: no cover is better: its length in rows or, where stages cost, its cost.
+    """
+
+    cover: Cover | None
+    lower: int | Fraction
 
 
 def no_stages(servers: int) -> Cover:

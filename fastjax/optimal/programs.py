@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fastjax.optimal.checks import Clock, scipy_module
-from fastjax.optimal.cover import Cover, busiest_line
+from fastjax.optimal.cover import Cover, Found, busiest_line
 
 # What HiGHS takes for zero, relative to the largest entry of a program.
 TOLERANCE = 1e-6
@@ -23,19 +23,7 @@ _UNIT_BITS = 20
 _INFEASIBLE = 2
 
 
-class Answer(NamedTuple):
-    """What is known of the shortest cover with some number of stages.
-
-    Attributes:
-      cover: the best one found; None where there is none, or none was found in time.
-      lower: no cover with so many stages is shorter, in rows.
-    """
-
-    cover: Cover | None
-    lower: int
-
-
-def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> Answer:
+def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> Found:
     """The shortest cover with at most `count` stages.
 
     Args:
@@ -49,7 +37,7 @@ def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> 
       bound is longest + 1 where it is proved that there is none.
     """
     if busiest_line(rows) > longest:
-        return Answer(None, longest + 1)
+        return Found(None, longest + 1)
     answer = _solve_slots(rows, count, longest, False, clock)
     if answer.cover is None or answer.lower >= answer.cover.length:
         return answer
@@ -57,34 +45,32 @@ def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> 
         return answer
     # Half rows can make a difference; they are rare, and this program takes twice the time.
     better = _solve_slots(rows, count, answer.cover.length - 1, True, clock)
-    return Answer(better.cover or answer.cover, max(answer.lower, better.lower))
+    return Found(better.cover or answer.cover, max(answer.lower, better.lower))
 
 
-def _solve_slots(
-    rows: np.ndarray, count: int, longest: int, integral: bool, clock: Clock
-) -> Answer:
+def _solve_slots(rows: np.ndarray, count: int, longest: int, integral: bool, clock: Clock) -> Found:
     least = busiest_line(rows)
     pairs = np.argwhere(rows > 0)
     if longest < least:
-        return Answer(None, longest + 1)
+        return Found(None, longest + 1)
     if not clock.left() or count * len(pairs) > _MOST_PLACES:
-        return Answer(None, least)
+        return Found(None, least)
     scale = 1 if rows.max() <= _MOST_INTEGRAL else int(rows.max())
     result = _run_slots(rows, pairs, count, longest, scale, integral, clock)
     if result.status == _INFEASIBLE:
-        return Answer(None, longest + 1)
+        return Found(None, longest + 1)
     lower = least
     if result.mip_dual_bound is not None and math.isfinite(result.mip_dual_bound):
         slack = TOLERANCE * int(rows.max())
         lower = max(lower, math.ceil(result.mip_dual_bound * scale - slack))
     if result.x is None:
-        return Answer(None, lower)
+        return Found(None, lower)
     taken = result.x[count : count + count * len(pairs)].reshape(count, len(pairs)) > 0.5
     targets = np.full((count, len(rows)), -1, np.int32)
     for stage, picked in zip(targets, taken, strict=True):
         stage[pairs[picked, 0]] = pairs[picked, 1]
     cover = settle(rows, targets)
-    return Answer(cover if cover.length <= longest else None, min(lower, cover.length))
+    return Found(cover if cover.length <= longest else None, min(lower, cover.length))
 
 
 def _run_slots(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
 from fastjax.optimal.checks import Clock
 from fastjax.optimal.cover import (
     Cover,
+    Found,
     busiest_line,
     degree,
     fewest_stages,
@@ -30,24 +30,12 @@ _PATIENCE = 200
 _PART_SECONDS = 2.0
 
 
-class Found(NamedTuple):
-    """The result of a search.
-
-    Attributes:
-      cover: the cheapest cover found, or None.
-      lower: none costs less.
-    """
-
-    cover: Cover | None
-    lower: Fraction
-
-
 def cost_of(cover: Cover, startup: Fraction) -> Fraction:
     """What a cover costs, in rows, exactly."""
     return startup * len(cover.lengths) + cover.length
 
 
-def cheapest_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> tuple[Cover, Fraction]:
+def cheapest_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> tuple[Cover, Fraction | int]:
     """The cheapest cover found until time is up, and what none costs less than.
 
     Args:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fastjax.optimal.checks import check_rows, check_startup, check_time_limit
+from fastjax.optimal.checks import Clock, check_rows
 from fastjax.optimal.programs import TOLERANCE
 from fastjax.optimal.search import cheapest_cover, cost_of
+from fastjax.traffic import checks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,8 +61,10 @@ def solve_stages(rows: Any, *, startup_rows: float, time_limit: float = 60.0) ->
       ArgumentError: rows is not such a matrix, or startup_rows or time_limit is impossible.
       UnsupportedError: scipy is not installed.
     """
-    matrix, startup = check_rows(rows), Fraction(check_startup(startup_rows))
-    clock = check_time_limit(time_limit)
+    matrix = check_rows(rows)
+    checks.real("startup_rows", startup_rows, 0, 2**62)
+    clock = Clock(checks.real("time_limit", time_limit, 0))
+    startup = Fraction(startup_rows)  # of integers exactly
     cover, lower = cheapest_cover(matrix, startup, clock)
     cost = cost_of(cover, startup)
     return Stages(

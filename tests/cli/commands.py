@@ -2,11 +2,18 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 
 from fastjax.cli import main
 from fastjax.traffic import RoutingRecord, write_routing_trace
+
+# Rates at which numbers are round, and nothing but bytes takes time.
+PLAIN = (
+    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
+    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000"
+)
 
 
 def run_command(capsys, *arguments, command):
@@ -37,3 +44,11 @@ def write_trace(folder):
         ]
         write_routing_trace(folder / f"router_trace_rank{rank}.jsonl", records)
     return folder
+
+
+def says_what_is_wrong(capsys, *arguments, told):
+    """The command ends with a message that matches, and shows nothing else."""
+    assert main([str(argument) for argument in arguments]) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert re.search(told, done.err), done.err

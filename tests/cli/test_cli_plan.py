@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import record, run_command, value, write_trace
+from commands import record, run_command, says_what_is_wrong, value, write_trace
 
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
@@ -174,10 +174,8 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, trace, arguments, 
     (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
     (tmp_path / "empty").write_text("")
     names = {"FILE": "matrix", "EMPTY": "empty", "TRACE": str(trace), "FOLDER": str(tmp_path)}
-    assert main(["plan", *(names.get(word, word) for word in arguments.split())]) == 2
-    done = capsys.readouterr()
-    assert done.out == ""
-    assert re.search(message, done.err), done.err
+    given = (names.get(word, word) for word in arguments.split())
+    says_what_is_wrong(capsys, "plan", *given, told=message)
 
 
 def test_rates_of_a_preset(capsys, tmp_path):

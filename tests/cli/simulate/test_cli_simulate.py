@@ -6,22 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import record, run_command
+from commands import PLAIN, record, run_command, says_what_is_wrong
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
-from fastjax.cli import main
 from fastjax.simulation import PRESETS
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="simulate")
 ROOT = Path(__file__).parents[3]
-
-# Rates at which numbers are round, and nothing but bytes takes time.
-PLAIN = (
-    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
-    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000"
-)
 
 
 def test_one_flow_done_by_hand(capsys, tmp_path):
@@ -208,10 +201,7 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
     given = arguments.replace("FILE", "matrix").replace("FOLDER", str(tmp_path))
-    assert main(["simulate", *given.split()]) == 2
-    done = capsys.readouterr()
-    assert done.out == ""
-    assert re.search(message, done.err), done.err
+    says_what_is_wrong(capsys, "simulate", *given.split(), told=message)
 
 
 @pytest.mark.parametrize(("page", "count"), [("simulate", 2), ("balance_experts", 1)])

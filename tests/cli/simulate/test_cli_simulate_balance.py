@@ -4,23 +4,18 @@ import functools
 
 import numpy as np
 import pytest
-from commands import record, run_command
+from commands import PLAIN, record, run_command, says_what_is_wrong
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjax import Topology
 from fastjax.chunking.levelling import Levelling
-from fastjax.cli import main
 from fastjax.cli.simulate import layer_balance, placements
 from fastjax.traffic import RoutingRecord, write_routing_trace
 
 run = functools.partial(run_command, command="simulate")
 
-# Rates at which numbers are round, and nothing but bytes takes time.
-PLAIN = (
-    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
-    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000 --schedulers direct"
-)
+DIRECT = f"{PLAIN} --schedulers direct"
 LAYER = "--layer --num-experts 4 --top-k 1 --devices 2 --servers 1 --tokens 10"
 
 
@@ -45,7 +40,7 @@ def test_balance_by_hand(capsys, tmp_path):
     routing = trace(tmp_path / "trace", [[0] * 600, [1] * 200])
     layer = "--layer --num-experts 4 --devices 2 --servers 1 --seconds-per-row 1e-5 --chunks 1"
     options = "--balance --expert-bytes 50000"
-    run(capsys, routing, layer, PLAIN, options, "--json", path, "--draw", picture)
+    run(capsys, routing, layer, DIRECT, options, "--json", path, "--draw", picture)
     found = record(path)["balanced"]
     planning = record(path)["in_chunks"]["times"][0]["planning_us"]
     home, levelled, placed = found["ways"]
@@ -68,7 +63,7 @@ def test_experts_are_placed_by_earlier_steps(capsys, tmp_path):
     path = tmp_path / "layer.json"
     routing = trace(tmp_path / "trace", [[2, 3], [2, 3]], [[0] * 50, [0] * 50])
     layer = "--layer --num-experts 4 --devices 2 --servers 1 --seconds-per-row 1e-5 --chunks 1"
-    run(capsys, routing, layer, PLAIN, "--balance --expert-bytes 500 --json", path)
+    run(capsys, routing, layer, DIRECT, "--balance --expert-bytes 500 --json", path)
     _, levelled, placed = record(path)["balanced"]["ways"]
     assert levelled["loads"] == [50, 50]
     assert sorted(placed["loads"]) == [0, 100]
@@ -95,7 +90,7 @@ def test_a_model_says_the_bytes_of_its_experts(capsys, tmp_path):
 def test_nothing_to_do(capsys, tmp_path):
     path = tmp_path / "layer.json"
     layer = "--layer --num-experts 4 --top-k 1 --devices 2 --servers 2 --tokens 0"
-    run(capsys, layer, PLAIN, "--balance --expert-bytes 1 --json", path)
+    run(capsys, layer, DIRECT, "--balance --expert-bytes 1 --json", path)
     found = record(path)["balanced"]
     assert [way["loads"] for way in found["ways"]] == [[0, 0]] * 3
     assert found["break_even_tokens"] is None
@@ -168,7 +163,4 @@ def test_history_places_whole_experts(counts):
     ],
 )
 def test_what_is_wrong_is_said(capsys, arguments, message):
-    assert main(["simulate", *arguments.split()]) == 2
-    done = capsys.readouterr()
-    assert done.out == ""
-    assert message in done.err
+    says_what_is_wrong(capsys, "simulate", *arguments.split(), told=message)

@@ -4,21 +4,14 @@ import functools
 
 import numpy as np
 import pytest
-from commands import record, run_command, value, write_trace
+from commands import PLAIN, record, run_command, says_what_is_wrong, value, write_trace
 
 from fastjax import Topology
-from fastjax.cli import main
 from fastjax.cli.simulate import layers
 from fastjax.cli.simulate.layer_work import Work
 from fastjax.simulation import Fabric
 
 run = functools.partial(run_command, command="simulate")
-
-# Rates at which numbers are round, and nothing but bytes takes time.
-PLAIN = (
-    "--scale-up-bandwidth 1e9 --scale-out-bandwidth 1e8 --scale-up-latency 0 "
-    "--scale-out-latency 0 --transfer-overhead 0 --row-bytes 1000"
-)
 
 
 def test_a_layer_by_hand(capsys, tmp_path):
@@ -164,7 +157,5 @@ def test_nothing_lands_where_a_nic_has_failed():
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
     trace = str(write_trace(tmp_path / "trace"))
-    assert main(["simulate", *arguments.replace("TRACE", trace).split()]) == 2
-    done = capsys.readouterr()
-    assert done.out == ""
-    assert message in done.err, done.err
+    given = arguments.replace("TRACE", trace).split()
+    says_what_is_wrong(capsys, "simulate", *given, told=message)
