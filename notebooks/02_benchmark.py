@@ -25,7 +25,7 @@ import numpy as np
 import fastjax
 from fastjax.cli.bench import command as bench
 from fastjax.cli.bench import schemes
-from fastjax.cli.shared.backend import start_backend
+from fastjax.cli.shared.device_workload import start_backend
 
 SMALL = ["--rows", "512", "--rounds", "10", "--latency-rounds", "50"]
 options = bench.parser().parse_args(SMALL)

@@ -35,7 +35,9 @@ def cost_of(cover: Cover, startup: Fraction) -> Fraction:
     return startup * len(cover.lengths) + cover.length
 
 
-def cheapest_cover(rows: np.ndarray, startup: Fraction, clock: Clock) -> tuple[Cover, Fraction | int]:
+def cheapest_cover(
+    rows: np.ndarray, startup: Fraction, clock: Clock
+) -> tuple[Cover, Fraction | int]:
     """The cheapest cover found until time is up, and what none costs less than.
 
     Args:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_LABELS = 16
-BEFORE, AFTER = "#f4b183", "#1f5fa8"  # something is levelled or balanced
 _MOST_EDGED_BARS = 200
 
 
@@ -55,17 +54,6 @@ def add_boxes(
             np.moveaxis(corners, -1, 0), facecolors=colour, **look | options
         )
     )
-
-
-def before_and_after(ax: Axes, before: Any, after: Any, servers: int) -> None:
-    """A bar for each device, wide and pale before and narrow and dark after; lines part servers."""
-    devices = len(before)
-    for heights, colour, width in ((before, BEFORE, 0.9), (after, AFTER, 0.45)):
-        left = np.arange(devices) - width / 2
-        add_boxes(ax, left, width, 0, heights, colour, edgecolors="none")
-    for edge in np.arange(1, servers) * (devices // servers) - 0.5:
-        ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
-    ax.set_xlim(-0.7, devices - 0.3)
 
 
 def every_so_many(count: int, most: int = MOST_LABELS) -> np.ndarray:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastjax.errors import ArgumentError
 from fastjax.plot.drawing import matplotlib
-from fastjax.plot.matrices import draw_matrices, stage_runs
-from fastjax.plot.nics import draw_nics
+from fastjax.plot.loads import draw_nics
 from fastjax.plot.stages import draw_exchanged, draw_stages
 from fastjax.plot.traffic import draw_traffic
 from fastjax.schedule.flows import simulate_by_barrier
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-class _Line(NamedTuple):
-    """Panels beside each other: what draws each, and how wide it is beside the others."""
-
-    inches: float
-    panels: list[Callable[[Axes], None]]
-    widths: list[float]
 
 
 def plot_plan(plan: Schedule, *, everything: bool = False) -> Figure:
@@ -49,8 +37,8 @@ def plot_plan(plan: Schedule, *, everything: bool = False) -> Figure:
 
     Args:
       plan: from `fastjax.make_plan`.
-      everything: as `Plan.plot` has it, also the load of each NIC before and after balancing, and
-        which server sends to which in each stage, where something crosses servers.
+      everything: as `Plan.plot` has it, also the load of each NIC before and after balancing, where
+        something crosses servers.
 
     Returns:
       The figure.
@@ -63,23 +51,19 @@ def plot_plan(plan: Schedule, *, everything: bool = False) -> Figure:
     staged = topology.servers > 1 and plan.num_stages > 0
     tracks = topology.servers if staged else topology.num_devices
     high = float(np.clip(0.6 * tracks, 4.8, 7.5))
-    traffic, nics, exchanged = (
-        functools.partial(draw, plan) for draw in (draw_traffic, draw_nics, draw_exchanged)
-    )
-    over_time = functools.partial(draw_stages, plan, flows) if staged else exchanged
-    lines = [_Line(high, [traffic, over_time], [1, 1.7])]
-    if everything and staged:
-        lines = [_Line(4.3, [traffic, nics], [1, 1]), _Line(high, [over_time], [1])]
-        if len(stage_runs(plan, flows)) > 1:  # one is the traffic between servers
-            matrices = functools.partial(draw_matrices, plan, flows)
-            lines.insert(1, _Line(3.6, [matrices], [1]))
-    heights = [line.inches for line in lines]
+    two_lines = everything and staged
+    heights = [4.3, high] if two_lines else [high]
     figure = mpl.figure.Figure(figsize=(13, sum(heights)), layout="constrained")
-    grid = figure.add_gridspec(len(lines), 1, height_ratios=heights)
-    for line, cell in zip(lines, grid, strict=True):
-        places = cell.subgridspec(1, len(line.panels), width_ratios=line.widths)
-        for draw, place in zip(line.panels, places, strict=True):
-            draw(figure.add_subplot(place))
+    above, *below = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    left, right = above.subgridspec(1, 2, width_ratios=[1, 1 if two_lines else 1.7])
+    draw_traffic(plan, figure.add_subplot(left))
+    if two_lines:
+        draw_nics(plan, figure.add_subplot(right))
+    place = figure.add_subplot(below[0] if two_lines else right)
+    if staged:
+        draw_stages(plan, flows, place)
+    else:
+        draw_exchanged(plan, place)
     figure.suptitle(_title(plan))
     return figure
 

@@ -1,8 +1,8 @@
-"""Heat maps: the traffic between devices, or servers."""
+"""A heat map of the traffic."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,7 +23,9 @@ def draw_traffic(plan: Schedule, ax: Axes) -> None:
     cells = plan.traffic
     if not by_device:
         cells = cells.reshape(servers, local, servers, local).sum(axis=(1, 3))
-    image = show_rows(ax, cells)
+    # Square roots make the colours, so that small flows are seen beside large ones.
+    norm = matplotlib().colors.PowerNorm(0.5, vmin=0, vmax=float(max(1, cells.max())))
+    image = ax.imshow(cells, cmap="Blues", norm=norm, interpolation="nearest")
     unit, count, width = ("server", servers, local if by_device else 1)
     if servers == 1:
         unit, count, width = "device", local, 1
@@ -39,19 +41,7 @@ def draw_traffic(plan: Schedule, ax: Axes) -> None:
     ax.set_ylabel(f"from {unit}")
     pairs = "devices" if by_device else "servers"
     ax.set_title(f"rows between {pairs}, {int(plan.traffic.sum())} in all", fontsize="medium")
-    add_scale(ax, image)
-
-
-def show_rows(ax: Axes, cells: np.ndarray, **options: Any) -> Any:
-    """A heat map; square roots make the colours, so that small flows are seen beside large ones."""
-    most = np.nanmax(cells, initial=1)
-    norm = matplotlib().colors.PowerNorm(0.5, vmin=0, vmax=float(most))
-    return ax.imshow(cells, cmap="Blues", norm=norm, interpolation="nearest", **options)
-
-
-def add_scale(ax: Axes, image: Any) -> None:
-    """What the colours of a heat map mean."""
     ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.1, 0.035, 0.8)))
 
 
-__all__ = ["add_scale", "draw_traffic", "show_rows"]
+__all__ = ["draw_traffic"]

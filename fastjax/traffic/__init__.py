@@ -6,10 +6,9 @@ A traffic matrix has in row i, column j the rows that device i sends to device j
 
 from fastjax.traffic.experts import ROUTINGS, Routing
 from fastjax.traffic.files import read_matrix, write_matrix
-from fastjax.traffic.generators import expert_popularity, pair_zipf, uniform, zipf
+from fastjax.traffic.generators import expert_popularity, gini, pair_zipf, uniform, zipf
 from fastjax.traffic.layers import LayerTraffic, layer_traffic
 from fastjax.traffic.routing import Exchange, choices_from_routing, traffic_from_routing
-from fastjax.traffic.skew import gini
 from fastjax.traffic.traces import RoutingRecord, read_routing_trace, write_routing_trace
 
 __all__ = [

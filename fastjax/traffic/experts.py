@@ -57,7 +57,6 @@ class Routing:
         tokens: int,
         *,
         exponent: float = 0.0,
-        shuffle: bool = True,
         seed: Seed = 0,
     ) -> np.ndarray:
         """Experts of each token, for `layer_traffic`.
@@ -70,9 +69,8 @@ class Routing:
         Args:
           devices: of the layer.
           tokens: of each device.
-          exponent: of Zipf's law, by which experts are popular, alike for all devices; 0 for all
-            equal. Real traces fit 0.4 to 0.8.
-          shuffle: give Zipf's shares to the experts in random order; else the first have most.
+          exponent: of Zipf's law, by which experts are popular, in random order and alike for all
+            devices; 0 for all equal. Real traces fit 0.4 to 0.8.
           seed: of the random numbers.
 
         Returns:
@@ -84,8 +82,7 @@ class Routing:
         checks.integer("devices", devices, 1)
         checks.integer("tokens", tokens, 0)
         rng = np.random.default_rng(seed)
-        popularity = np.log(zipf(self.num_experts, exponent))
-        popularity = rng.permutation(popularity) if shuffle else popularity
+        popularity = rng.permutation(np.log(zipf(self.num_experts, exponent)))
         chosen = np.empty((devices, tokens, self.top_k), np.int64)
         for device in range(devices):
             arrivals = rng.standard_exponential((tokens, self.num_experts), np.float32)
@@ -131,15 +128,7 @@ ROUTINGS = MappingProxyType(
         "mixtral-8x7b": Routing(8, 2, 1, 1, 4096, "arXiv 2401.04088, table 1", 14336),
     }
 )
-"""Routings of models whose weights are public, by name; `Routing.source` says who says so.
-
-- deepseek-v3: 256 experts in 8 groups, 8 for each token, of 4 groups at most.
-- kimi-k2: 384 experts, 8 for each token, one group.
-- qwen3-235b: 128 experts, 8 for each token.
-- glm-4.5: 160 experts, 8 for each token, one group.
-- gpt-oss-120b: 128 experts, 4 for each token.
-- mixtral-8x7b: 8 experts, 2 for each token.
-"""
+"""Routings of models whose weights are public, by name; `Routing.source` says who says so."""
 
 
 __all__ = ["ROUTINGS", "Routing"]

@@ -1,4 +1,4 @@
-"""Random traffic: the same for the same seed, or drawn from a generator of yours.
+"""Random traffic, the same for the same seed or drawn from a generator of yours, and its skew.
 
 Skew comes in two kinds. FAST (arXiv 2505.09764) draws it for each pair of devices on its own, which
 `pair_zipf` does. In Mixture-of-Experts layers it is the experts that are popular, with all senders
@@ -7,7 +7,7 @@ much alike, so that single receivers run hot: `expert_popularity`.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -174,10 +174,36 @@ def round_shares(shares: np.ndarray, total: int) -> np.ndarray:
     return np.diff(np.minimum(edges, total))
 
 
+def gini(counts: Any) -> float:
+    """The Gini coefficient: 0 where all counts are equal, towards 1 where one has everything.
+
+    Half the mean difference of two counts, over all ordered pairs, divided by the mean count.
+
+    Args:
+      counts: numbers of 0 or more, of any shape; tokens of each expert, for one.
+
+    Returns:
+      From 0 to 1 - 1 / number of counts; 0 where all counts are 0.
+
+    Raises:
+      ArgumentError: there are no counts, or some is negative or not finite.
+    """
+    values = np.sort(np.asarray(counts, dtype=np.float64), axis=None)
+    if not values.size or values[0] < 0 or not np.isfinite(values).all():
+        raise ArgumentError("counts must be one number or more, each finite and 0 or more.")
+    total = values.sum()
+    if not total:
+        return 0.0
+    size = values.size
+    order = 2 * np.arange(1, size + 1) - size - 1  # how many are smaller, minus how many larger
+    return float(order @ values / (size * total))
+
+
 __all__ = [
     "Popularity",
     "Seed",
     "expert_popularity",
+    "gini",
     "pair_zipf",
     "round_shares",
     "uniform",

@@ -164,20 +164,6 @@ def test_bench_refuses(capsys: pytest.CaptureFixture[str], options: str, told: s
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("skew", workloads.SKEWS)
-def test_traffic(skew: workloads.Skew):
-    traffic = workloads.make_traffic(skew, 6, 1000, seed=1)
-    assert traffic.shape == (6, 6)
-    assert traffic.dtype == np.int64
-    assert traffic.min() >= 0
-    assert traffic.sum() == 6000
-    if skew != "pair-zipf":
-        assert set(traffic.sum(axis=1)) == {1000}
-    np.testing.assert_array_equal(traffic, workloads.make_traffic(skew, 6, 1000, seed=1))
-    if skew != "uniform":
-        assert (traffic != workloads.make_traffic(skew, 6, 1000, seed=2)).any()
-
-
 def test_reference_places_every_row():
     traffic = np.array([[1, 2, 0], [0, 0, 3], [2, 0, 1]])
     meta = workloads.metadata(traffic)

@@ -88,7 +88,7 @@ PYTHON_WITH_JAX = [
         "traced",
     ),
     *("cli.bench", "cli.environment"),
-    *("cli.shared.backend", "cli.shared.device_workload", "cli.shared.machine"),
+    *("cli.shared.device_workload", "cli.shared.machine"),
 ]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"

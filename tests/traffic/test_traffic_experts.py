@@ -27,14 +27,10 @@ def test_choices_of_models(name):
     assert (chosen != routing.choices(2, 300, exponent=0.8, seed=2)).any()
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_one_choice_is_an_expert_with_its_popularity(shuffle):
-    counts = np.bincount(
-        Routing(8, 1).choices(4, 20_000, exponent=1.0, shuffle=shuffle, seed=3).ravel()
-    )
-    shares = zipf(8, 1.0) * 80_000
-    assert np.abs((np.sort(counts)[::-1] if shuffle else counts) - shares).max() < 600
-    assert shuffle == (counts.argmax() != 0)
+def test_one_choice_is_an_expert_with_its_popularity():
+    counts = np.bincount(Routing(8, 1).choices(4, 20_000, exponent=1.0, seed=3).ravel())
+    assert np.abs(np.sort(counts)[::-1] - zipf(8, 1.0) * 80_000).max() < 600
+    assert counts.argmax() != 0  # in random order
 
 
 def test_without_groups_and_skew_any_experts_are_as_likely():

@@ -18,8 +18,7 @@ from fastjax.cli.bench import latency, schemes, tables
 from fastjax.cli.bench.baselines import Copy
 from fastjax.cli.shared import commands, measure, statistics, workloads
 from fastjax.cli.shared import machine as machines
-from fastjax.cli.shared.backend import start_backend
-from fastjax.cli.shared.device_workload import DeviceWorkload, make_mesh
+from fastjax.cli.shared.device_workload import DeviceWorkload, make_mesh, start_backend
 from fastjax.cli.shared.progress import Progress
 from fastjax.errors import OptionError
 

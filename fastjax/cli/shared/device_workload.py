@@ -1,7 +1,8 @@
-"""The arrays that a benchmark exchanges, on the devices, and the programs that exchange them."""
+"""A benchmark's devices, the arrays that it exchanges there, and the programs that do."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.cli.shared import workloads
+from fastjax.errors import OptionError
 
 AXIS = "x"
 
@@ -19,6 +21,23 @@ Exchange = Callable[..., jax.Array]
 
 def _zeros_like(array: jax.Array) -> jax.Array:
     return jnp.zeros(array.shape, array.dtype)
+
+
+def start_backend(devices: int) -> None:
+    """Starts JAX with that many CPU devices.
+
+    Raises:
+      OptionError: it has been started otherwise before.
+    """
+    with contextlib.suppress(RuntimeError):  # it has started; whether it fits shows below
+        jax.config.update("jax_num_cpu_devices", devices)
+        jax.config.update("jax_platforms", "cpu")
+    found = jax.devices()
+    if len(found) < devices or found[0].platform != "cpu":
+        raise OptionError(
+            f"this needs {devices} CPU devices, but JAX has started with {len(found)} of "
+            f"{found[0].platform}. Run it in a process of its own."
+        )
 
 
 def make_mesh(devices: int) -> jax.sharding.Mesh:
@@ -111,4 +130,4 @@ class DeviceWorkload:
         return workloads.wrong_rows(np.asarray(shard.data), self._want[device])
 
 
-__all__ = ["AXIS", "DeviceWorkload", "make_mesh"]
+__all__ = ["AXIS", "DeviceWorkload", "make_mesh", "start_backend"]

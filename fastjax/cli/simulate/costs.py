@@ -33,14 +33,6 @@ _CAPTION = """\
 x today: by direct without planning, as NCCL and jax.lax send. x bound: without planning."""
 _MORE = """
 algbw: GB/s with planning, as nccl-tests has it: of the busiest device. FAST's: of the mean one."""
-_SYNCHRONIZATION = {
-    "credit": "a device sends for a stage when it has sent for the one before, and its receiver "
-    "has received for that",
-    "barrier": "a stage begins when the one before is over everywhere",
-    "free": "a device sends for a stage when it has sent for the one before, whatever receivers do",
-    "window": "a device and its receiver have up to four stages in flight, and what one sends to "
-    "another goes in order",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,22 +206,13 @@ def assumptions(fabric: Mapping[str, Any], *, verbose: bool) -> text.Section:
     """What the simulation supposes of the fabric of a record, for people."""
     incast = INCAST[fabric["incast"]["name"]]
     known = {name: text.rate_text(name, fabric[name]) for name in rates.RATES}
-    much = fabric["oversubscription"]
     found = rates.preset_section(fabric["preset"]) | {
         "rates": f"{known['scale_up_bandwidth']} a device inside servers, "
         f"{known['scale_out_bandwidth']} a NIC; to start takes {known['scale_up_latency']} and "
         f"{known['scale_out_latency']}",
     }
-    if not verbose:
-        behaves = Fabric(fabric["synchronization"], incast, much).brief()
-        return found | {"fabric": behaves, "measured": "nothing"}
-    return found | {
-        "synchronization": f"{fabric['synchronization']}: "
-        f"{_SYNCHRONIZATION[fabric['synchronization']]}; plans of one stage send all at once",
-        "incast": str(incast),
-        "core": f"oversubscribed {much:g} times" if much > 1 else "never short",
-        "planning": "as the cost model has it; nothing is measured here",
-    }
+    behaves = Fabric(fabric["synchronization"], incast, fabric["oversubscription"])
+    return found | {"fabric": str(behaves) if verbose else behaves.brief(), "measured": "nothing"}
 
 
 __all__ = [
