@@ -11,12 +11,10 @@ namespace {
 
 using planner::Transfer;
 
-uint64_t BlockOf(const Transfer& transfer) {
-  return static_cast<uint64_t>(transfer.origin) << kDeviceBits | static_cast<uint64_t>(transfer.target);
+uint64_t Where(const Transfer& transfer, int32_t device) {
+  const uint64_t block = static_cast<uint64_t>(transfer.origin) << kDeviceBits | static_cast<uint64_t>(transfer.target);
+  return block << kDeviceBits | static_cast<uint64_t>(device);
 }
-
-uint64_t Where(uint64_t block, int32_t device) { return block << kDeviceBits | static_cast<uint64_t>(device); }
-uint64_t TargetOf(uint64_t block) { return block << kDeviceBits | (block & ((1U << kDeviceBits) - 1)); }
 
 // Rows that never leave their device are there at once: they have come.
 bool Arrives(const Transfer& transfer) {
@@ -62,7 +60,6 @@ std::string NotOn(const Transfer& transfer, int64_t missing) {
 Arrivals::Arrivals(const std::vector<Transfer>& transfers) : transfers_(transfers) {
   Collect();
   CheckOnce();
-  CheckStaying();
   CheckTargets();
 }
 
@@ -70,7 +67,7 @@ void Arrivals::Collect() {
   for (size_t i = 0; i < transfers_.size(); ++i) {
     const Transfer& transfer = transfers_[i];
     if (!Arrives(transfer)) continue;
-    sorted_.push_back({Where(BlockOf(transfer), transfer.dst), transfer.first_row, transfer.first_row + transfer.rows,
+    sorted_.push_back({Where(transfer, transfer.dst), transfer.first_row, transfer.first_row + transfer.rows,
                        static_cast<int32_t>(i)});
   }
   std::sort(sorted_.begin(), sorted_.end(), [](const Arrival& a, const Arrival& b) {
@@ -87,33 +84,15 @@ void Arrivals::CheckOnce() const {
                                     transfers_[static_cast<size_t>(std::next(again)->transfer)]));
 }
 
-// Transfers that move nothing say where rows are, and that the exchange has them.
-void Arrivals::CheckStaying() const {
-  for (const Transfer& transfer : transfers_) {
-    if (transfer.src != transfer.dst || transfer.rows == 0) continue;
-    if (IsSentOn(transfer)) Bringing(transfer);
-    const uint64_t target = TargetOf(BlockOf(transfer));
-    const Found found = Find({0, sorted_.size()}, target, transfer.first_row, transfer.first_row + transfer.rows);
-    if (found.missing > 0) throw std::invalid_argument(NotOn(transfer, found.missing));
-  }
-}
-
 void Arrivals::CheckTargets() const {
-  Range block(0, 0);
-  for (; block.first < sorted_.size(); block.first = block.second) {
-    const uint64_t number = sorted_[block.first].where >> kDeviceBits;
-    const uint64_t target = TargetOf(number);
-    bool elsewhere = false;
-    for (; block.second < sorted_.size() && sorted_[block.second].where >> kDeviceBits == number; ++block.second) {
-      elsewhere |= sorted_[block.second].where != target;
-    }
-    for (size_t k = block.first; elsewhere && k < block.second; ++k) {
-      const Arrival& arrival = sorted_[k];
-      if (arrival.where == target) continue;
-      const Found found = Find(block, target, arrival.first_row, arrival.end_row);
-      const Transfer& transfer = transfers_[static_cast<size_t>(arrival.transfer)];
-      if (found.missing > 0) throw std::invalid_argument(NotOn(transfer, found.missing));
-    }
+  for (const Transfer& transfer : transfers_) {
+    if (transfer.rows == 0) continue;
+    const bool moves = transfer.src != transfer.dst;
+    // One that moves nothing says where rows are, and that the exchange has them.
+    if (!moves && IsSentOn(transfer)) Bringing(transfer);
+    if (moves && transfer.dst == transfer.target) continue;
+    const Found found = Find(transfer, transfer.target);
+    if (found.missing > 0) throw std::invalid_argument(NotOn(transfer, found.missing));
   }
 }
 
@@ -122,19 +101,18 @@ Arrivals::Range Arrivals::Bringing(const Transfer& transfer) const {
     throw std::invalid_argument("rows of " + Block(transfer) + " are sent on by " + Route(transfer) +
                                 ", though they are at their target");
   }
-  const Found found = Find({0, sorted_.size()}, Where(BlockOf(transfer), transfer.src), transfer.first_row,
-                           transfer.first_row + transfer.rows);
+  const Found found = Find(transfer, transfer.src);
   if (found.missing > 0) throw std::invalid_argument(NotThere(transfer, found.missing));
   return found.range;
 }
 
-Arrivals::Found Arrivals::Find(const Range& among, uint64_t where, int64_t first_row, int64_t end_row) const {
-  const auto begin = sorted_.begin() + static_cast<std::ptrdiff_t>(among.first);
-  const auto end = sorted_.begin() + static_cast<std::ptrdiff_t>(among.second);
-  const auto after = [](const auto& sought, const Arrival& arrival) {
+Arrivals::Found Arrivals::Find(const Transfer& transfer, int32_t device) const {
+  const uint64_t where = Where(transfer, device);
+  const int64_t first_row = transfer.first_row, end_row = transfer.first_row + transfer.rows;
+  const auto begin = sorted_.begin(), end = sorted_.end();
+  auto from = std::upper_bound(begin, end, std::pair(where, first_row), [](const auto& sought, const Arrival& arrival) {
     return sought < std::pair(arrival.where, arrival.first_row);
-  };
-  auto from = std::upper_bound(begin, end, std::pair(where, first_row), after);
+  });
   // Arrivals do not overlap, so that only the one before can reach into these rows.
   if (from != begin) --from;
   if (from != end && (from->where != where || from->end_row <= first_row)) ++from;

@@ -47,8 +47,8 @@ class Arrivals {
   void Collect();
   void CheckOnce() const;
   void CheckTargets() const;
-  void CheckStaying() const;
-  Found Find(const Range& among, uint64_t where, int64_t first_row, int64_t end_row) const;
+  // Those that bring a transfer's rows to a device.
+  Found Find(const planner::Transfer& transfer, int32_t device) const;
 
   const std::vector<planner::Transfer>& transfers_;
   std::vector<Arrival> sorted_;  // by block, device and row; they do not overlap
