@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,16 +72,21 @@ def traffic_from_routing(
       ArgumentError: the experts do not divide over the devices; a record has an unknown rank or
         expert; or a device has no record of an exchange.
     """
-    _check_experts(devices, num_experts)
-    found: dict[Exchange, np.ndarray] = {}
-    senders: dict[Exchange, set[int]] = {}
-    for exchange, device, record in _by_exchange(records, devices, num_experts, ranks):
-        traffic = found.setdefault(exchange, np.zeros((devices, devices), np.int64))
-        traffic[device] = _sent(record, devices, num_experts, deduplicate)
-        senders.setdefault(exchange, set()).add(device)
-    if require_all:
-        _check_complete(senders, devices, ranks)
-    return {exchange: found[exchange] for exchange in sorted(found, key=lambda e: e.order)}
+
+    def sent(experts: np.ndarray) -> np.ndarray:
+        """Rows to each device."""
+        owners = experts // (num_experts // devices)
+        if deduplicate:
+            owners = np.sort(owners, axis=1)
+            owners = owners[np.diff(owners, axis=1, prepend=-1) > 0]
+        return np.bincount(owners.ravel(), minlength=devices)
+
+    found = _by_exchange(records, devices, num_experts, ranks, require_all, sent)
+    matrices = {exchange: np.zeros((devices, devices), np.int64) for exchange in found}
+    for exchange, of_device in found.items():
+        for device, rows in of_device.items():
+            matrices[exchange][device] = rows
+    return matrices
 
 
 def choices_from_routing(
@@ -109,13 +114,8 @@ def choices_from_routing(
     Raises:
       ArgumentError: as `traffic_from_routing`.
     """
-    _check_experts(devices, num_experts)
-    found: dict[Exchange, dict[int, np.ndarray]] = {}
-    for exchange, device, record in _by_exchange(records, devices, num_experts, ranks):
-        found.setdefault(exchange, {})[device] = record.top_indices
-    if require_all:
-        _check_complete({e: set(of) for e, of in found.items()}, devices, ranks)
-    return {e: _side_by_side(found[e], devices) for e in sorted(found, key=lambda e: e.order)}
+    found = _by_exchange(records, devices, num_experts, ranks, require_all, np.asarray)
+    return {exchange: _side_by_side(found[exchange], devices) for exchange in found}
 
 
 def _side_by_side(of_device: dict[int, np.ndarray], devices: int) -> np.ndarray:
@@ -127,21 +127,21 @@ def _side_by_side(of_device: dict[int, np.ndarray], devices: int) -> np.ndarray:
     return choices
 
 
-def _check_experts(devices: int, num_experts: int) -> None:
-    devices = checks.integer("devices", devices, 1)
-    num_experts = checks.integer("num_experts", num_experts, 1)
-    if num_experts % devices:
-        raise ArgumentError(f"{num_experts} experts do not divide over {devices} devices.")
-
-
 def _by_exchange(
     records: Iterable[RoutingRecord],
     devices: int,
     num_experts: int,
     ranks: Sequence[int] | None,
-) -> Iterator[tuple[Exchange, int, RoutingRecord]]:
-    """Records of the group, with the exchange and the device that they are of."""
+    require_all: bool,
+    kept: Callable[[np.ndarray], np.ndarray],
+) -> dict[Exchange, dict[int, np.ndarray]]:
+    """What is kept of the choices of each device of the group, for each exchange, in order."""
+    devices = checks.integer("devices", devices, 1)
+    num_experts = checks.integer("num_experts", num_experts, 1)
+    if num_experts % devices:
+        raise ArgumentError(f"{num_experts} experts do not divide over {devices} devices.")
     device_of = _device_of(devices, ranks)
+    found: dict[Exchange, dict[int, np.ndarray]] = {}
     repeats: collections.Counter[tuple[Any, ...]] = collections.Counter()
     for record in records:
         if record.rank not in device_of:
@@ -160,7 +160,11 @@ def _by_exchange(
                 f"{exchange}, rank {record.rank}: a token has expert {experts.max()}; num_experts "
                 f"is {num_experts}."
             )
-        yield exchange, device_of[record.rank], record
+        found.setdefault(exchange, {})[device_of[record.rank]] = kept(experts)
+    if require_all:
+        for exchange, of_device in found.items():
+            _check_complete(exchange, of_device, device_of)
+    return {exchange: found[exchange] for exchange in sorted(found, key=lambda e: e.order)}
 
 
 def _device_of(devices: int, ranks: Sequence[int] | None) -> dict[int, int]:
@@ -172,29 +176,16 @@ def _device_of(devices: int, ranks: Sequence[int] | None) -> dict[int, int]:
     return device_of
 
 
-def _sent(record: RoutingRecord, devices: int, num_experts: int, deduplicate: bool) -> np.ndarray:
-    """Rows that the record's rank sends to each device."""
-    owners = record.top_indices // (num_experts // devices)
-    if deduplicate:
-        owners = np.sort(owners, axis=1)
-        owners = owners[np.diff(owners, axis=1, prepend=-1) > 0]
-    return np.bincount(owners.ravel(), minlength=devices)
-
-
 def _check_complete(
-    senders: dict[Exchange, set[int]], devices: int, ranks: Sequence[int] | None
+    exchange: Exchange, of_device: Container[int], device_of: dict[int, int]
 ) -> None:
-    for exchange, present in senders.items():
-        missing = sorted(set(range(devices)) - present)
-        if missing:
-            named = missing if ranks is None else [ranks[device] for device in missing]
-            more = f" and {len(named) - 8} more" if len(named) > 8 else ""
-            some = ", ".join(map(str, named[:8])) + more
-            raise ArgumentError(
-                f"{exchange}: there is no record of rank(s) {some}. "
-                "Every rank writes a file of its own; require_all=False takes those without for "
-                "idle."
-            )
+    missing = [rank for rank, device in device_of.items() if device not in of_device]
+    if missing:
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise ArgumentError(
+            f"{exchange}: there is no record of rank(s) {', '.join(map(str, missing[:8]))}{more}. "
+            "Every rank writes a file of its own; require_all=False takes those without for idle."
+        )
 
 
 __all__ = ["Exchange", "choices_from_routing", "traffic_from_routing"]
