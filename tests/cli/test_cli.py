@@ -151,7 +151,7 @@ def test_bench_fails_on_wrong_rows(
         ("--servers 3", "--servers 3 does not divide 8"),
         *((f"--{name} 0", f"argument --{name}: must be 1 or more, got 0")
           for name in ("devices", "servers", "rows", "row-bytes", "rounds")),
-        *((f"--exponent {x}", f"argument --exponent: must be from 0 to 20, got {x}")
+        *((f"--exponent={x}", f"argument --exponent: must be from 0 to 20, got {x}")
           for x in (math.nextafter(0, -1), math.nextafter(20, 21), math.nan)),
         ("--rows many", "argument --rows: invalid int value: 'many'"),
         ("--row-bytes 6", "--row-bytes 6 is no whole number of float32"),

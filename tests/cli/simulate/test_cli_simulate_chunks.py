@@ -107,7 +107,7 @@ def test_the_picture(capsys, tmp_path):
         (f"{LAYER} --draw a.png", "--draw of a layer needs the experts' work"),
         (f"{LAYER} --draw a.txt --seconds-per-row 0", "a.txt: "),
         (f"{LAYER} --chunks 2", "--chunks needs the experts' work: --seconds-per-row"),
-        (f"{LAYER} --seconds-per-row nan", "--seconds-per-row: must be from 0 to 3600, got nan"),
+        (f"{LAYER} --seconds-per-row nan", "--seconds-per-row: must be from 0 to 3,600, got nan"),
         (f"{LAYER} --seconds-per-row 0 --chunks 0", "--chunks: must be from 1 to 256, got 0"),
         (f"{LAYER} --seconds-per-row 0 --chunks 2 257", "--chunks: must be from 1 to 256, got 257"),
         ("--generate uniform --devices 4 --servers 2 --seconds-per-row 1", "--seconds-per-row is"),
