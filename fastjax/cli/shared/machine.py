@@ -31,25 +31,31 @@ def versions() -> dict[str, str]:
 def running_ffi_version() -> str:
     """The XLA FFI API of the jaxlib that runs, from the headers that come with it."""
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    parts = (rf"define XLA_FFI_API_{part}\s+(\d+)" for part in ("MAJOR", "MINOR"))
+    return ".".join(_found(header, part) or "?" for part in parts)
+
+
+def _found(path: Path, pattern: str) -> str | None:
+    """What the group of a pattern is in a file; None where there is no such file or text."""
     try:
-        text = header.read_text()
+        found = re.search(pattern, path.read_text())
     except OSError:
-        return "unknown"
-    numbers = [
-        re.search(rf"define XLA_FFI_API_{part}\s+(\d+)", text) for part in ("MAJOR", "MINOR")
-    ]
-    return ".".join(n.group(1) if n else "?" for n in numbers)
+        return None
+    return found.group(1).strip() if found else None
 
 
 def machine() -> dict[str, object]:
     """The computer, as far as it bears on speed."""
+    cpu = _found(Path("/proc/cpuinfo"), r"model name\s*:\s*(.+)")
+    memory = _found(Path("/proc/meminfo"), r"MemTotal:\s*(\d+)")
+    pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_model(),
+        "cpu": cpu or platform.processor() or "unknown",
         "usable_cores": usable_cores(),
         "copy_threads": _core.copy_threads(),
-        "memory_gib": _memory_gib(),
-        "transparent_huge_pages": _huge_pages(),
+        "memory_gib": None if memory is None else round(int(memory) / 2**20, 1),
+        "transparent_huge_pages": _found(pages, r"\[(\w+)\]"),
         "glibc_tunables": os.environ.get("GLIBC_TUNABLES"),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
@@ -60,32 +66,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or "unknown"
-    found = re.search(r"model name\s*:\s*(.+)", text)
-    return found.group(1).strip() if found else platform.processor() or "unknown"
-
-
-def _memory_gib() -> float | None:
-    try:
-        found = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
-    except OSError:
-        return None
-    return round(int(found.group(1)) / 2**20, 1) if found else None
-
-
-def _huge_pages() -> str | None:
-    try:
-        text = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    except OSError:
-        return None
-    found = re.search(r"\[(\w+)\]", text)
-    return found.group(1) if found else None
 
 
 __all__ = ["machine", "running_ffi_version", "usable_cores", "versions"]
