@@ -15,10 +15,8 @@ expert by `grouped_map`, costs what the rows that there are cost. `save_plans` i
 """
 
 from fastjax.moe.checkpoint import save_plans
-from fastjax.moe.combining import combine, take_weights
-from fastjax.moe.dispatching import dispatch
+from fastjax.moe.dispatching import Handle, combine, dispatch, take_weights
 from fastjax.moe.groups import grouped_dot, grouped_map
-from fastjax.moe.handle import Handle
 from fastjax.moe.router import LoadBalance, load_balance, route
 from fastjax.moe.whole_layer import LayerStats, layer
 

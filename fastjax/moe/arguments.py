@@ -195,10 +195,10 @@ def room_of(tokens: int, top_k: int, here: int, devices: int, buffer_factor: flo
     return math.ceil(min(buffer_factor, devices) * tokens * top_k)
 
 
-def check_deduplicate(deduplicate: object) -> None:
+def check_decision(name: str, value: object) -> None:
     """Refuses what is neither yes nor no nor left out."""
-    if deduplicate is not None and not isinstance(deduplicate, bool):
-        raise ArgumentError(f"deduplicate must be True, False or None, got {deduplicate!r}.")
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True, False or None, got {value!r}.")
 
 
 def check_replicated(replicated: object, groups: object) -> None:

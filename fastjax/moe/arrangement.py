@@ -1,22 +1,17 @@
-"""What is decided of a dispatch when the program is traced."""
+"""What is decided of a dispatch, or a layer, when the program is traced."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from fastjax.chunking import deduplication
-from fastjax.moe import arguments, checkpoint, types, wire
-from fastjax.moe.balancing import Balancing, balance_of
-from fastjax.moe.levelled import Levelled, deal_inside
-from fastjax.moe.planning import Routed, find_route
-from fastjax.moe.servers import ExchangeGroup, Experts, Servers
+from fastjax.chunking import deduplication, layer_time, levelling
+from fastjax.moe import arguments, types, wire
+from fastjax.moe.servers import Balance, ExchangeGroup, Experts, Servers
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan_spec import make_spec
@@ -28,19 +23,34 @@ _SMALL_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The keywords of `dispatch` and `layer`, as they were given."""
+    """The keywords of `dispatch` and `layer`, as they were given.
+
+    And `expert_bytes`, of an expert's params, as far as they are known. By `row_seconds`, copies
+    cost as many rows for any number.
+    """
 
     num_experts: int
     axis_name: AxisName
-    axis_index_groups: Iterable[Iterable[int]] | None
-    topology: Topology | None
-    scheduler: str | None
-    buffer_factor: float | None
-    alignment: int
-    payload_dtype: DTypeLike | None
-    deduplicate: bool | None
-    balancing: Balancing
+    axis_index_groups: Iterable[Iterable[int]] | None = None
+    topology: Topology | None = None
+    scheduler: str | None = None
+    buffer_factor: float | None = None
+    alignment: int = 1
+    payload_dtype: DTypeLike | None = None
+    deduplicate: bool | None = None
+    balance: bool | None = None
+    copies: int = 4
     drop: bool = True
+    chunks: int | None = None
+    seconds_per_row: float | None = None
+    expert_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        arguments.check_count("alignment", self.alignment)
+        arguments.check_decision("deduplicate", self.deduplicate)
+        arguments.check_decision("balance", self.balance)
+        arguments.check_count("copies", self.copies)
+        arguments.check_seconds_per_row(self.seconds_per_row)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,20 +89,6 @@ class Arrangement:
         group = self.servers.inside(self.group.axes, self.group.groups, self.row_bytes)
         return group.described(self.group.spec.layer)
 
-    @jax.named_scope("moe_to_experts")
-    def route_inside(
-        self, numbers: jax.Array, levelled: Levelled | None, token: jax.Array | None = None
-    ) -> Routed:
-        """Where tokens on the devices of a server go, by the numbers that crossed with them.
-
-        Those without room have been taken out before. The plan is made after `token`.
-        `levelled` is of this server.
-        """
-        experts = dataclasses.replace(self.experts, count=self.servers.experts, may_drop=False)
-        ids = numbers.astype(jnp.int32) - 1
-        deal = None if levelled is None else functools.partial(deal_inside, levelled=levelled)
-        return checkpoint.named(find_route(ids, experts, self.inside, token, deal))
-
 
 def arrange(
     x: jax.Array, expert_ids: jax.Array, weights: jax.Array | None, options: Options
@@ -103,10 +99,8 @@ def arrange(
       ArgumentError, TopologyError, OptionError, NameError: see `dispatch`.
     """
     axes, groups, devices = resolve_axis(options.axis_name, options.axis_index_groups)
-    num_experts, alignment = options.num_experts, options.alignment
+    num_experts = options.num_experts
     arguments.check_experts(num_experts, devices)
-    arguments.check_count("alignment", alignment)
-    arguments.check_deduplicate(options.deduplicate)
     tokens, top_k = expert_ids.shape
     here = num_experts // devices
     factor = options.buffer_factor
@@ -118,8 +112,8 @@ def arrange(
     row_bytes = max(1, wire.row_bytes(x.shape[1], wire_dtype, x.dtype))
     spec = make_spec(axes, groups, options.topology, options.scheduler, row_bytes)
     servers = Servers(spec.topology, spec.rank_of, num_experts)
-    balance = balance_of(options.balancing, spec.topology, tokens, top_k, num_experts)
-    experts = Experts(num_experts, 0, 0, alignment, balance=balance)
+    balance = balance_of(options, spec.topology, tokens, top_k)
+    experts = Experts(num_experts, 0, 0, options.alignment, balance=balance)
     experts = room_for(experts, available, (tokens, top_k), devices, drop=options.drop)
     rows = experts.rows
     arguments.check_range(rows, devices * tokens * top_k)
@@ -178,4 +172,76 @@ def room_for(
     )
 
 
-__all__ = ["ROUND_FACTOR", "Arrangement", "Options", "arrange", "room_for"]
+def balance_of(options: Options, topology: Topology, tokens: int, top_k: int) -> Balance | None:
+    """How far experts are levelled; None if they are not.
+
+    Left to the model, they are only where the time of a row on a device is given, and CPU devices
+    belong to several processes: all devices of one process share its processors. On GPUs it is not
+    known how long dealing takes.
+
+    Args:
+      options: the keywords.
+      topology: of a group.
+      tokens: of a device.
+      top_k: choices of each.
+    """
+    if topology.devices_per_server == 1 or options.balance is False:
+        return None
+    platform = jax.default_backend()
+    num_experts, expert_bytes = options.num_experts, options.expert_bytes
+    seconds = options.seconds_per_row
+    if seconds is None:
+        seconds = levelling.row_seconds(expert_bytes, platform)
+    here = num_experts // topology.num_devices
+    copies = min(options.copies, (topology.devices_per_server - 1) * here)  # no more can be in use
+    if options.balance is None:
+        known = (
+            options.seconds_per_row is not None and jax.process_count() > 1 and platform == "cpu"
+        )
+        work = topology, tokens, top_k, num_experts, copies, expert_bytes, seconds
+        if not (known and levelling.pays(*work, platform=platform)):
+            return None
+    return Balance(copies, levelling.cost_rows(topology, expert_bytes, seconds, copies))
+
+
+def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: float | None) -> int:
+    """The number that the model of a layer predicts to be fastest; 1 where nothing can be gained.
+
+    That is wherever nothing is known of the experts' work; in one process, whose processors both
+    move rows and work; and on GPUs, where exchanges and experts have one stream. Elsewhere it is
+    the fastest for a forward and a backward pass together: a program is not known to be
+    differentiated when it is traced.
+
+    Args:
+      whole: how all tokens go.
+      tokens: of a device.
+      top_k: choices of each.
+      seconds_per_row: see `layer`.
+    """
+    here = jax.process_count() == 1 or jax.default_backend() != "cpu"
+    if seconds_per_row is None or here or tokens == 0 or whole.servers.count == 1:
+        return 1
+    best = layer_time(
+        whole.servers.topology,
+        tokens,
+        top_k,
+        whole.row_bytes,
+        whole.experts.count,
+        seconds_per_row=seconds_per_row,
+        deduplicate=whole.deduplicated,
+        crossing_bytes=whole.crossing_bytes,
+        scheduler=whole.group.spec.scheduler,
+        backward=True,
+    )
+    return best.chunks
+
+
+__all__ = [
+    "ROUND_FACTOR",
+    "Arrangement",
+    "Options",
+    "arrange",
+    "balance_of",
+    "chunks_of",
+    "room_for",
+]

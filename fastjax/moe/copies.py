@@ -12,10 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fastjax.moe import arguments
-from fastjax.moe.routing import Offsets
+from fastjax.moe import arguments, checkpoint
+from fastjax.moe.arrangement import Arrangement
+from fastjax.moe.levelled import Levelled, of_server
+from fastjax.moe.routing import Offsets, Token
+from fastjax.traced.after import after
 from fastjax.traced.exchange import exchange_planned
-from fastjax.traced.plan import TracedPlan
+from fastjax.traced.nonnegative import look_up, quotient, remainder
+from fastjax.traced.plan import TracedPlan, plan_sizes
 
 Params = Any  # a pytree of arrays
 
@@ -37,11 +41,6 @@ class Copies:
     offsets: Offsets
     here: int
 
-    @property
-    def count(self) -> int:
-        """Slots of a device."""
-        return self.experts.shape[-1]
-
     @jax.named_scope("moe_copies")
     def params(self, params: Params) -> Params:
         """Params of this device's experts, and behind them those of its copies.
@@ -57,9 +56,9 @@ class Copies:
         rows = leaf.reshape(self.here, -1)
         # Functions may divide by params, and multiply rows by those of all groups.
         unused = jax.lax.stop_gradient(rows[:1])
-        base = jnp.broadcast_to(unused, (self.count, rows.shape[1]))
+        base = jnp.broadcast_to(unused, (self.experts.shape[-1], rows.shape[1]))
         copied = exchange_planned(rows, base, self.offsets, self.plan)
-        return jnp.concatenate([leaf, copied.reshape(self.count, *leaf.shape[1:])])
+        return jnp.concatenate([leaf, copied.reshape(-1, *leaf.shape[1:])])
 
 
 jax.tree_util.register_dataclass(
@@ -67,4 +66,33 @@ jax.tree_util.register_dataclass(
 )
 
 
-__all__ = ["Copies", "Params"]
+@jax.named_scope("moe_copies")
+def plan_copies(levelled: Levelled | None, arrangement: Arrangement, token: Token) -> Copies | None:
+    """How weights go to the copies of experts that are levelled so; None if they are not.
+
+    The plan is made after `token`.
+    """
+    if levelled is None:
+        return None
+    servers, group = arrangement.servers, arrangement.inside
+    rank = arrangement.group.rank()
+    here = servers.experts // servers.devices
+    slots = of_server(levelled, servers, quotient(rank, servers.devices)).slots
+    me, (devices, copies) = remainder(rank, servers.devices), slots.shape
+    experts, used = jnp.maximum(slots, 0), slots >= 0
+    home, slot = quotient(experts, here), jnp.arange(copies, dtype=jnp.int32)
+    device = jnp.arange(devices, dtype=jnp.int32)[:, None]
+    sent = used & (home == me)
+    wanted = look_up(used, me)[None] & (look_up(home, me)[None] == device)
+    offsets = Offsets(
+        remainder(experts, here).reshape(-1),
+        sent.reshape(-1).astype(jnp.int32),
+        jnp.broadcast_to(slot, slots.shape).reshape(-1),
+        wanted.reshape(-1).astype(jnp.int32),
+    )
+    sizes = offsets.send_sizes if token is None else after(offsets.send_sizes, token)
+    plan = plan_sizes(sizes, group.axes, group.groups, group.spec)
+    return checkpoint.named(Copies(look_up(slots, me), plan, offsets, here))
+
+
+__all__ = ["Copies", "Params", "plan_copies"]

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
-from fastjax.moe import linear, types, wire
-from fastjax.moe.handle import Crossing
+from fastjax.moe import types, wire
 from fastjax.moe.linear import Arrays
-from fastjax.moe.transit import Token, Transit, arrive, depart
+from fastjax.moe.routing import Crossing, Leg, Token
+from fastjax.moe.transit import Transit, depart
 from fastjax.traced.nonnegative import look_up
 
 # In the names that statistics and profiles have for the operations of deduplicated tokens.
@@ -44,7 +45,7 @@ class Sent(NamedTuple):
 
     def arrived(self, token: Token) -> Arrays:
         """The arrays of rows that arrived, once they have and after `token`."""
-        rows, beside = arrive(self.transit, token)
+        rows, beside = self.transit.arrived(token)
         left = iter(beside)
         empty = (len(rows), 0)
         return rows, *(
@@ -53,103 +54,45 @@ class Sent(NamedTuple):
         )
 
 
-@jax.named_scope(_SCOPE)
-def start_there(
-    rows: jax.Array,
-    weights: jax.Array,
-    numbers: tuple[jax.Array, jax.Array],
-    crossing: Crossing,
-    wire_dtype: np.dtype,
-    token: Token = None,
-) -> Sent:
-    """Sends tokens to the other servers that have experts of theirs.
-
-    Args:
-      rows: of tokens, shape (tokens, width).
-      weights: of each choice, shape (tokens, k or 0).
-      numbers: of experts on the own server, and on that of each entry, shape (..., k or 0).
-      crossing: the way.
-      wire_dtype: type of rows on the wire.
-      token: of the exchange before.
-    """
-    own_weights, listed_weights = _by_server(weights, crossing)
-    own_numbers, listed_numbers = numbers
-    listed = look_up(rows, crossing.token)
-    beside = _with_columns(listed_weights, listed_numbers)
-    plan = crossing.plan
-    transit = depart(listed, beside, crossing.room, crossing.dispatch, plan, wire_dtype, token)
-    return Sent((rows, own_weights, own_numbers), transit)
-
-
-@jax.named_scope(_SCOPE)
-def finish_there(sent: Sent, token: Token = None) -> Arrays:
-    """Rows, weights and numbers of a server's tokens on this device: (tokens + room, ...) each.
-
-    The device's own tokens come first. They are unpacked after `token`.
-    """
-    return tuple(jnp.concatenate(pair) for pair in zip(sent.own, sent.arrived(token), strict=True))
-
-
-@jax.named_scope("moe_return")
-def start_back(
-    rows: jax.Array,
-    each: jax.Array,
-    crossing: Crossing,
-    wire_dtype: np.dtype,
-    token: Token = None,
-) -> Sent:
-    """Returns rows, and a value for each choice, of a server's tokens on this device.
-
-    Args:
-      rows: shape (tokens + room, width).
-      each: shape (tokens + room, k or 0).
-      crossing: the way that the tokens came.
-      wire_dtype: type of rows on the wire.
-      token: of the exchange before.
-    """
-    tokens = crossing.goes.shape[0]
-    entries, plan = crossing.token.shape[0], crossing.plan.transpose()
-    beside = _with_columns(each[tokens:])
-    offsets = crossing.combine
-    transit = depart(rows[tokens:], beside, entries, offsets, plan, wire_dtype, token)
-    return Sent((rows[:tokens], each[:tokens]), transit)
-
-
-@jax.named_scope("moe_return")
-def finish_back(sent: Sent, crossing: Crossing, token: Token = None) -> tuple[jax.Array, jax.Array]:
-    """For each token, the sum of its rows in a wide type; and for each choice, its value."""
-    own_rows, own_each = sent.own
-    rows, each = sent.arrived(token)
-    return _added_up(own_rows, rows, crossing), _of_choices(own_each, each, crossing)
+Constants = tuple[tuple[jax.Array, jax.Array] | None, Crossing]
 
 
 @dataclasses.dataclass(frozen=True)
 class Crossed:
-    """Tokens to their servers; see `linear.Map`.
+    """Tokens to the other servers that have experts of theirs; see `linear.Map`.
 
-    Operands are rows and weights; results rows, weights and numbers. Constants are the numbers of
-    experts, of no columns in the transpose of `Returned`, and the crossing.
+    Operands are rows, shape (tokens, width), and weights of each choice, shape (tokens, k or 0).
+    Constants are the numbers of experts, on the own server and on that of each entry, and the way.
 
     Attributes:
       wire: type of rows on the wire.
       wire_back: of their gradients.
+      numbered: whether numbers travel; not in the transpose of `Returned`.
     """
 
     wire: np.dtype
     wire_back: np.dtype
     numbered: bool = True
 
-    def __call__(
-        self, operands: Arrays, constants: tuple[tuple[jax.Array, jax.Array], Crossing]
-    ) -> Arrays:
-        """Sends them, and waits for their arrival."""
-        numbers, crossing = constants
-        if not self.numbered:
-            numbers = numbers[0][:, :0], numbers[1][:, :0]
-        rows, weights = operands
-        wire_dtype = self.wire if rows.shape[1] else rows.dtype
-        results = finish_there(start_there(rows, weights, numbers, crossing, wire_dtype))
-        return results if self.numbered else results[:2]
+    @jax.named_scope(_SCOPE)
+    def start(self, operands: Arrays, constants: Constants, token: Token) -> Sent:
+        """Sends them."""
+        (rows, weights), (numbers, crossing) = operands, constants
+        arrays = [(rows, look_up(rows, crossing.token)), _by_server(weights, crossing)]
+        if self.numbered:
+            assert numbers is not None
+            arrays.append(numbers)
+        own, moving = zip(*arrays, strict=True)
+        return _sent(own, moving, crossing.there, self.wire, token)
+
+    @jax.named_scope(_SCOPE)
+    def finish(self, sent: Sent, constants: Constants, token: Token) -> Arrays:
+        """Rows, weights and numbers of a server's tokens on this device: (tokens + room, ...) each.
+
+        The device's own tokens come first.
+        """
+        del constants
+        return tuple(map(jnp.concatenate, zip(sent.own, sent.arrived(token), strict=True)))
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Returned:
         """The way back of cotangents."""
@@ -159,19 +102,37 @@ class Crossed:
 
 @dataclasses.dataclass(frozen=True)
 class Returned:
-    """Rows of servers' tokens to the devices of these; the transpose of `Crossed`."""
+    """Rows of servers' tokens to the devices of these; the transpose of `Crossed`.
+
+    Operands are rows, shape (tokens + room, width), and a value for each choice, shape
+    (tokens + room, k or 0).
+    """
 
     wire: np.dtype
     wire_back: np.dtype
 
-    def __call__(
-        self, operands: Arrays, constants: tuple[tuple[jax.Array, jax.Array], Crossing]
-    ) -> Arrays:
-        """Returns them, and adds them up."""
+    @classmethod
+    def of_sums(cls, wide: np.dtype, dtype: np.dtype, payload_dtype: DTypeLike | None) -> Returned:
+        """That of sums, of a wide type, of rows that are of `dtype`."""
+        wire_dtype = wire.check(payload_dtype, dtype)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            return cls(wide, wide)
+        return cls(wire_dtype, dtype if wire.has_scales(wire_dtype, wide) else wire_dtype)
+
+    @jax.named_scope("moe_return")
+    def start(self, operands: Arrays, constants: Constants, token: Token) -> Sent:
+        """Returns them."""
         _, crossing = constants
-        rows, each = operands
-        wire_dtype = self.wire if rows.shape[1] else rows.dtype
-        return finish_back(start_back(rows, each, crossing, wire_dtype), crossing)
+        tokens = len(crossing.goes)
+        own, landed = zip(*((array[:tokens], array[tokens:]) for array in operands), strict=True)
+        return _sent(own, landed, crossing.back, self.wire, token)
+
+    @jax.named_scope("moe_return")
+    def finish(self, sent: Sent, constants: Constants, token: Token) -> Arrays:
+        """For each token, the sum of its rows in a wide type; and for each choice, its value."""
+        _, crossing = constants
+        (own_rows, own_each), (rows, each) = sent.own, sent.arrived(token)
+        return _added_up(own_rows, rows, crossing), _of_choices(own_each, each, crossing)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Crossed:
         """The way there of cotangents."""
@@ -179,48 +140,17 @@ class Returned:
         return Crossed(self.wire_back, self.wire_back, numbered=False)
 
 
-def gradient_wire(wire_dtype: np.dtype, dtype: np.dtype) -> np.dtype:
-    """Type of gradients on the wire: types of one byte are too coarse for them."""
-    return dtype if wire.has_scales(wire_dtype, dtype) else wire_dtype
-
-
-def sum_wires(wide: np.dtype, dtype: np.dtype, wire_dtype: np.dtype) -> tuple[np.dtype, np.dtype]:
-    """Types of the sums of servers, and of their cotangents, on the wire.
-
-    Args:
-      wide: the sums' type.
-      dtype: of rows.
-      wire_dtype: type of rows on the wire.
-    """
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return wide, wide
-    return wire_dtype, dtype if wire.has_scales(wire_dtype, wide) else wire_dtype
+def _sent(own: Arrays, moving: Arrays, leg: Leg, wire_dtype: np.dtype, token: Token) -> Sent:
+    """Sends rows, and what there is beside them in the same message."""
+    rows, *beside = moving
+    beside = [array for array in beside if array.shape[1]]
+    return Sent(own, depart(rows, beside, leg, wire_dtype if rows.shape[1] else rows.dtype, token))
 
 
 def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:
     """The weights of choices for a message; of no columns if there are none."""
     each = jnp.zeros((tokens, 0), jnp.float32) if weights is None else weights
     return each.astype(types.summed_in(each.dtype))
-
-
-def no_numbers(crossing: Crossing) -> tuple[jax.Array, jax.Array]:
-    """Numbers of experts that are left out: of no columns."""
-    nothing = lambda count: jnp.zeros((count, 0), jnp.uint8)  # noqa: E731
-    return nothing(crossing.goes.shape[0]), nothing(crossing.token.shape[0])
-
-
-@jax.named_scope(_SCOPE)
-def cross_weights(weights: jax.Array, crossing: Crossing) -> jax.Array:
-    """Sends the weights of tokens after them: shape (tokens + room, k)."""
-    nothing = jnp.zeros((weights.shape[0], 0), jnp.uint32)
-    weights = weights.astype(types.summed_in(weights.dtype))
-    mapped = Crossed(nothing.dtype, nothing.dtype, numbered=False)
-    constants = no_numbers(crossing), crossing
-    return linear.apply(mapped, (nothing, weights), constants, crossing.plan.axis_name)[1]
-
-
-def _with_columns(*arrays: jax.Array) -> Arrays:
-    return tuple(array for array in arrays if array.shape[1])
 
 
 def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
@@ -258,17 +188,4 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
     return jnp.where(exists, jnp.where(crossing.chosen == crossing.here, own, there), 0)
 
 
-__all__ = [
-    "Crossed",
-    "Returned",
-    "Sent",
-    "cross_weights",
-    "finish_back",
-    "finish_there",
-    "gradient_wire",
-    "no_numbers",
-    "start_back",
-    "start_there",
-    "sum_wires",
-    "weights_to_send",
-]
+__all__ = ["Crossed", "Returned", "weights_to_send"]

@@ -1,39 +1,84 @@
-"""`dispatch` sends tokens to the devices of their experts."""
+"""`dispatch` sends tokens to the devices of their experts, `combine` sends rows back to tokens."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import (
-    arguments,
-    checkpoint,
-    crossing,
-    each_choice,
-    inside_servers,
-    linear,
-    planning_crossings,
-    routing,
-)
-from fastjax.moe.arrangement import Arrangement, Options, arrange
-from fastjax.moe.balancing import Balancing
-from fastjax.moe.handle import Handle
-from fastjax.moe.levelled import Levelled, deal, level
-from fastjax.moe.planning import Routed, find_route, route
-from fastjax.moe.planning_copies import plan_copies
-from fastjax.moe.planning_crossings import Planned, PlannedCrossing
-from fastjax.moe.servers import ExchangeGroup
+from fastjax.moe import arguments
+from fastjax.moe.arrangement import Options, arrange
+from fastjax.moe.copies import Copies, plan_copies
+from fastjax.moe.plans import plan_dispatches
+from fastjax.moe.routing import Crossing, Route
+from fastjax.moe.ways import check_rows, factors_at_experts, finish_sums, start_sums, way_of
 from fastjax.topology import AxisName, Topology
-from fastjax.traced.after import after
 from fastjax.traced.axes import resolve_axis
+from fastjax.traced.plan import TracedPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """What `combine` has to know of a `dispatch`: a pytree.
+
+    Attributes:
+      kept: bool, shape (..., k): which choices went to their experts; where not, `combine` adds
+        nothing for them.
+      dropped: int32: how many choices of this device found no room. Those of expert -1 want none.
+      copies: of experts of other devices; None without `balance`.
+      shape: of the dispatched tokens: that of x without its width.
+    """
+
+    kept: jax.Array
+    dropped: jax.Array
+    weights: jax.Array | None  # of choices, or of rows at experts where tokens cross once
+    route: Route  # to experts: of this device's tokens, or of those that landed on it
+    crossing: Crossing | None  # to other servers before that, where tokens cross once
+    shape: tuple[int, ...]
+    copies: Copies | None = None
+
+    def params(self, params: Any) -> Any:
+        """Params of all groups of rows: of this device's experts, then of its copies of others.
+
+        Args:
+          params: a pytree of arrays of this device's experts, shape (experts of a device, ...).
+
+        Returns:
+          The same, shape (groups, ...). The params of copies come from their devices by an exchange
+          inside the server, and their gradients go back. A copy that is not in use has no rows, and
+          the params of the device's first expert.
+
+        Raises:
+          ArgumentError: an array has not one entry for each expert of the device.
+        """
+        return params if self.copies is None else self.copies.params(params)
+
+    @property
+    def group_rows(self) -> jax.Array:
+        """Rows that arrived for each group, without padding: int32, shape (groups,)."""
+        return self.route.group_rows
+
+    @property
+    def deduplicated(self) -> bool:
+        """Whether tokens cross once to each server: what `deduplicate=None` decided."""
+        return self.crossing is not None
+
+    @property
+    def plan(self) -> TracedPlan:
+        """The plan of what crosses servers, and of its way back and all gradients."""
+        return self.route.plan if self.crossing is None else self.crossing.plan
+
+
+jax.tree_util.register_dataclass(
+    Handle,
+    data_fields=["kept", "dropped", "weights", "route", "crossing", "copies"],
+    meta_fields=["shape"],
+)
 
 
 @arguments.with_buffer_factor
@@ -121,180 +166,105 @@ def dispatch(
         alignment,
         payload_dtype,
         deduplicate,
-        Balancing(balance, copies),
+        balance,
+        copies,
     )
     arrangement = arrange(x, expert_ids, weights, options)
     x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.group.axes)
     plans = plan_dispatches([expert_ids], [arrangement])
-    rows, group_sizes, handle = send_tokens(x, weights, plans.planned[0], arrangement)
-    made = plan_copies(plans.levelled, arrangement, plans.first())
-    kept = tokens.restored(handle.kept)
-    return rows, group_sizes, dataclasses.replace(handle, kept=kept, shape=shape, copies=made)
+    (planned,) = plans.planned
+    way, room = way_of(arrangement, planned), planned.room
+    spread = way.spread(way.start(x, weights, None), None)
+    if way.crossing is not None:
+        weights = spread.factors(None)
+    handle = Handle(
+        kept=tokens.restored(room.kept),
+        dropped=room.dropped,
+        weights=weights,
+        route=spread.route,
+        crossing=way.crossing,
+        shape=shape,
+        copies=plan_copies(plans.levelled, arrangement, plans.first()),
+    )
+    return spread.rows(None), spread.route.group_sizes, handle
 
 
-class Plans(NamedTuple):
-    """The plans of chunks.
+@jax.named_scope("moe_combine")
+def combine(
+    rows: jax.Array,
+    handle: Handle,
+    weights: jax.Array | None = None,
+    *,
+    payload_dtype: DTypeLike | None = None,
+) -> jax.Array:
+    """Returns what experts made of tokens, weighted and added up for each token.
 
-    Attributes:
-      planned: of each chunk.
-      token: exists after all of them; None if there is one.
-      levelled: how experts are, if they are.
-    """
-
-    planned: list[Planned]
-    token: jax.Array | None
-    levelled: Levelled | None
-
-    def first(self) -> jax.Array:
-        """Exists after the first plan, the one that is refused."""
-        return _table(self.planned[0])
-
-    def params(self, params: Any, arrangement: Arrangement) -> Any:
-        """Of all groups of a device, from those of its experts."""
-        if not jax.tree.leaves(params):
-            return params
-        copies = plan_copies(self.levelled, arrangement, self.first())
-        return params if copies is None else copies.params(params)
-
-
-def plan_dispatches(
-    expert_ids: Sequence[jax.Array],
-    arrangements: Sequence[Arrangement],
-    levelled: Levelled | None = None,
-) -> Plans:
-    """Plans the exchange of `dispatch` between all devices for each chunk of tokens.
-
-    One collective gathers the counts of all chunks. A plan that is refused ends the program on all
-    devices. No device may then have begun an exchange that waits for the others: so no plan is made
-    before all counts are gathered, and none before the first. That is the one that is refused,
-    since it gets the wrong choices of all chunks (`whole_layer`). The others are made at once, so
-    plans are made in two rounds, whatever the number of chunks.
+    Undoes `dispatch`, along its plan, which was made for rows as wide as those dispatched. Sums are
+    made in float32 or wider, or in integers where all are, in a fixed order, so they come out the
+    same every time. Choices that were dropped count as zero. Where `dispatch` deduplicated tokens,
+    each server's part is summed there, and rounded once, to rows' type or payload_dtype.
 
     Args:
-      expert_ids: of each chunk, shape (tokens, k).
-      arrangements: of each chunk, which differ in the experts' rows only.
-      levelled: how experts are, if that has been decided; otherwise it is by the rows of all
-        chunks.
+      rows: one for each that `dispatch` returned, in the same place, shape (room, any width).
+      handle: that of the `dispatch`, or of `take_weights`.
+      weights: of each token's choices, shape (..., k); if left out those that `dispatch` was
+        given, or 1.
+      payload_dtype: type that rows travel in; see `dispatch`.
+
+    Returns:
+      Tokens, shape (..., width) with the axes in front that x had, of rows' type.
+
+    Raises:
+      ArgumentError: shapes or types do not fit the handle.
     """
-    arrangement = arrangements[0]
-    group = arrangement.crossing if arrangement.deduplicated else arrangement.group
-    groups = [group.of_choices(ids) for ids in expert_ids]
-    if arrangement.deduplicated:
-        plans = _plan_crossings(expert_ids, arrangements, groups, levelled)
-    elif arrangement.experts.balance is not None:
-        plans = _plan_levelled(expert_ids, arrangements, groups, levelled)
-    else:
-        planned: list[Planned] = []
-        for ids, told, a in zip(expert_ids, groups, arrangements, strict=True):
-            token = _table(planned[0]) if planned else None
-            planned.append(checkpoint.named(find_route(ids, a.experts, told, token)))
-        plans = Plans(planned, None, None)
-    if len(plans.planned) == 1:
-        return plans
-    token = jnp.zeros((), jnp.float32)
-    for plan in plans.planned:
-        token = after(token, _table(plan))
-    return plans._replace(token=jax.lax.stop_gradient(token))
+    _check_handle(handle)
+    rows = check_rows(rows, handle.route.rows)
+    factors = handle.weights
+    if weights is not None:
+        factors = arguments.check_weights(weights, (*handle.shape, handle.kept.shape[-1]))
+        if handle.crossing is not None:
+            arguments.check_travelling(factors, True)
+            factors = factors_at_experts(factors, handle.route, handle.crossing)
+    ends = handle.route, handle.crossing
+    tokens, _ = finish_sums(start_sums(rows, factors, *ends, payload_dtype), factors, *ends)
+    return tokens.astype(rows.dtype).reshape(*handle.shape, tokens.shape[1])
 
 
-def _plan_crossings(
-    expert_ids: Sequence[jax.Array],
-    arrangements: Sequence[Arrangement],
-    groups: Sequence[ExchangeGroup],
-    levelled: Levelled | None,
-) -> Plans:
-    """Plans for tokens that cross once."""
-    servers = arrangements[0].servers
-    wanted = [
-        planning_crossings.count(ids, a.experts, servers, told)
-        for ids, a, told in zip(expert_ids, arrangements, groups, strict=True)
-    ]
-    # Of those that find room. Where some may not, all have been counted before.
-    experts = arrangements[0].experts.count if wanted[0].room is None else 0
-    told = groups[0].of_choices(*expert_ids)
-    counts = told.gather([tokens.counts for tokens in wanted], experts, servers.count)
-    if levelled is None:
-        of_experts = [told[:, servers.count :] for told in counts]
-        levelled = wanted[0].levelled or _levelled(of_experts, arrangements[0])
-    planned: list[Planned] = []
-    for tokens, of_all, told in zip(wanted, counts, groups, strict=True):
-        token = _table(planned[0]) if planned else None
-        planned.append(planning_crossings.plan(tokens, of_all, servers, told, token, levelled))
-    return Plans(planned, None, levelled)
+@jax.named_scope("moe_weights")
+def take_weights(handle: Handle) -> tuple[jax.Array, Handle]:
+    """The weights of rows at their experts, for experts that multiply by them themselves.
 
-
-def _plan_levelled(
-    expert_ids: Sequence[jax.Array],
-    arrangements: Sequence[Arrangement],
-    groups: Sequence[ExchangeGroup],
-    levelled: Levelled | None,
-) -> Plans:
-    """Plans for a row for each choice, to experts that are levelled."""
-    count = arrangements[0].experts.count
-    sorted_ = [routing.by_expert(routing.check(ids, count), count) for ids in expert_ids]
-    counts = groups[0].of_choices(*expert_ids).gather([c.counts for c in sorted_], count)
-    levelled = levelled or _levelled(counts, arrangements[0])
-    dealing = functools.partial(deal, levelled=levelled, servers=arrangements[0].servers)
-    planned: list[Planned] = []
-    for ids, choices, of_all, told, a in zip(
-        expert_ids, sorted_, counts, groups, arrangements, strict=True
-    ):
-        token = _table(planned[0]) if planned else None
-        found = route(choices, of_all, ids.shape, a.experts, told, token, dealing)
-        planned.append(checkpoint.named(found))
-    return Plans(planned, None, levelled)
-
-
-def _levelled(counts: Sequence[jax.Array], arrangement: Arrangement) -> Levelled | None:
-    """How experts are levelled for the rows of all chunks, if they are."""
-    rows = [told.sum(0, dtype=told.dtype) for told in counts]
-    return level(functools.reduce(jnp.add, rows), arrangement.servers, arrangement.experts.balance)
-
-
-def _table(planned: Planned) -> jax.Array:
-    way = planned.route if isinstance(planned, Routed) else planned.crossing
-    return way.plan.table
-
-
-def send_tokens(
-    x: jax.Array, weights: jax.Array | None, planned: Planned, arrangement: Arrangement
-) -> tuple[jax.Array, jax.Array, Handle]:
-    """Does what `dispatch` does, along a plan, with derivatives."""
-    wire = arrangement.wire
-    if isinstance(planned, Routed):
-        each = each_choice.of_each_choice(x, planned.route)
-        rows = each_choice.exchange(each, planned.route, wire, dispatches=True)
-        return rows, planned.group_sizes, handle_of(planned, weights)
-    way = planned.crossing
-    mapped = crossing.Crossed(wire, crossing.gradient_wire(wire, x.dtype))
-    operands, constants = (x, crossing.weights_to_send(weights, len(x))), (planned.numbers, way)
-    crossed = linear.apply(mapped, operands, constants, way.plan.axis_name)
-    routed = arrangement.route_inside(crossed[2], planned.levelled)
-    rows = crossed[0].astype(inside_servers.copied_type(x.dtype, wire))
-    rows = inside_servers.copy_to_experts(rows, routed.route).astype(x.dtype)
-    each = None if weights is None else inside_servers.send_weights(crossed[1], routed.route)
-    return rows, routed.group_sizes, handle_of(routed, each, planned)
-
-
-def handle_of(
-    routed: Routed, weights: jax.Array | None, crossed: PlannedCrossing | None = None
-) -> Handle:
-    """The handle of a dispatch.
+    For instance before the second product, where rows are narrower. Deduplicated tokens have
+    brought them along; for others this is an exchange of one column, along the plan. Gradients flow
+    to the weights that `dispatch` was given.
 
     Args:
-      routed: to experts.
-      weights: of choices, or of rows at experts where tokens cross once.
-      crossed: to other servers before that, where tokens cross once.
+      handle: that of the `dispatch`, which had `weights`.
+
+    Returns:
+      Weights, in float32 or wider, shape (room,): of each row that `dispatch` returned, and 0 where
+      there is none. And a handle by which `combine` adds rows up as they are.
+
+    Raises:
+      ArgumentError: the handle has no weights.
     """
-    room, way = (routed.room, None) if crossed is None else (crossed.room, crossed.crossing)
-    kept, dropped, way = checkpoint.named((room.kept, room.dropped, way))
-    return Handle(kept, dropped, routed.group_rows, weights, routed.route, way, kept.shape[:-1])
+    _check_handle(handle)
+    weights = handle.weights
+    if weights is None:
+        raise ArgumentError(
+            "this handle has no weights: give them to fastjax.moe.dispatch, weights=..., and take "
+            "them once."
+        )
+    if handle.crossing is None:
+        weights = factors_at_experts(weights, handle.route, None)
+    return weights.reshape(-1), dataclasses.replace(handle, weights=None)
 
 
-__all__ = [
-    "Plans",
-    "dispatch",
-    "handle_of",
-    "plan_dispatches",
-    "send_tokens",
-]
+def _check_handle(handle: object) -> None:
+    if not isinstance(handle, Handle):
+        raise ArgumentError(
+            f"handle must come from fastjax.moe.dispatch, got {type(handle).__name__}."
+        )
+
+
+__all__ = ["Handle", "combine", "dispatch", "take_weights"]

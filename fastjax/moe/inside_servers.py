@@ -17,96 +17,90 @@ import numpy as np
 
 from fastjax import jax_compat
 from fastjax.moe import linear, types, wire
-from fastjax.moe.handle import Route
 from fastjax.moe.linear import Arrays
-from fastjax.moe.transit import Flight, Token, receive, send
+from fastjax.moe.routing import Route, Token
+from fastjax.moe.transit import Transit, send
 from fastjax.traced.indexed_exchange import summable
-from fastjax.traced.nonnegative import look_up, quotient
+from fastjax.traced.nonnegative import quotient
 from fastjax.traced.reverse_mode import in_reverse_mode
 
 
-@jax.named_scope("moe_to_experts")
-def start_copies(x: jax.Array, route: Route, token: Token = None) -> Flight:
-    """Sends the rows of tokens, shape (tokens, width), to their experts: (route.rows, width)."""
-    tokens = _tokens_of(route)
-    return send(x, route.rows, route.dispatch, route.plan, token, indices=tokens)
+@dataclasses.dataclass(frozen=True)
+class Copied:
+    """Rows of tokens, shape (tokens, width), to their experts; see `linear.Map`."""
 
+    @jax.named_scope("moe_to_experts")
+    def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
+        """Sends them."""
+        return send(operands[0], constants.there, token, indices=_tokens_of(constants))
 
-@jax.named_scope("moe_add_up")
-def start_sums(
-    rows: jax.Array, factors: jax.Array | None, route: Route, wide: np.dtype, token: Token = None
-) -> Flight:
-    """Sums the rows of each token's choices, each times its factor: shape (tokens, width), wide."""
-    return send(
-        rows,
-        route.tokens,
-        route.dispatch,
-        route.plan,
-        token,
-        wide,
-        indices=_tokens_of(route),
-        reverse=True,
-        factors=factors,
-        entries=route.place.reshape(route.tokens, route.top_k),
-    )
+    def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
+        """Rows at experts, shape (route.rows, width)."""
+        del constants
+        return (sent.rows(token),)
 
-
-@jax.named_scope("moe_to_experts")
-def start_weights(weights: jax.Array, route: Route, token: Token = None) -> Flight:
-    """Sends weights, shape (tokens, k), to the rows of their experts: shape (route.rows, 1)."""
-    sorted_ = look_up(weights.reshape(-1, 1), route.order, unique=True)
-    return send(sorted_, route.rows, route.dispatch, route.plan, token)
-
-
-@jax.named_scope("moe_add_up")
-def start_values(values: jax.Array, route: Route, token: Token = None) -> Flight:
-    """Returns a value for each row of experts, shape (route.rows,); the way back of weights."""
-    count, plan = route.tokens * route.top_k, route.plan.transpose()
-    return send(values[:, None], count, route.combine, plan, token)
-
-
-def finish_values(flight: Flight, route: Route) -> jax.Array:
-    """The returned value of each choice, shape (tokens, k)."""
-    returned = look_up(receive(flight), route.place, unique=True)
-    return returned.reshape(route.tokens, route.top_k)
+    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Summed:
+        """The way back of cotangents."""
+        return Summed(types.summed_in(*dtypes))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Copied:
-    """Rows of tokens to their experts; see `linear.Map`."""
-
-    def __call__(self, operands: Arrays, constants: Route) -> Arrays:
-        return (receive(start_copies(operands[0], constants)),)
-
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Summed:
-        return _Summed(types.summed_in(*dtypes))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Summed:
-    """Sums of the rows of each token's choices; the transpose of `_Copied`."""
+class Summed:
+    """Sums of the rows of each token's choices, in a wide type; the transpose of `Copied`."""
 
     wide: np.dtype
 
-    def __call__(self, operands: Arrays, constants: Route) -> Arrays:
+    def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
+        """Sends rows of experts, and sums them."""
         (rows,) = operands
         rows = rows if summable(rows.dtype, self.wide) else rows.astype(self.wide)
-        return (receive(start_sums(rows, None, constants, self.wide)),)
+        return _sums(rows, None, constants, self.wide, token)
 
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Copied:
+    def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
+        """The sums, shape (tokens, width)."""
+        del constants
+        return (sent.rows(token),)
+
+    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Copied:
+        """The way there of cotangents."""
         del dtypes
-        return _Copied()
+        return Copied()
 
 
-def copy_to_experts(x: jax.Array, route: Route) -> jax.Array:
-    """Rows of tokens at their experts, with derivatives."""
-    return linear.apply(_Copied(), (x,), route, route.plan.axis_name)[0]
+@jax.named_scope("moe_add_up")
+def _sums(
+    rows: jax.Array, factors: jax.Array | None, route: Route, wide: np.dtype, token: Token
+) -> Transit:
+    """Sums the rows of each token's choices, each times its factor: shape (tokens, width), wide."""
+    leg = route.there._replace(length=len(route.kept))
+    return send(
+        *(rows, leg, token, wide),
+        indices=_tokens_of(route),
+        reverse=True,
+        factors=factors,
+        entries=route.place.reshape(route.kept.shape),
+    )
 
 
-def send_weights(weights: jax.Array, route: Route) -> jax.Array:
-    """The weights of the rows of experts, shape (route.rows, 1), with derivatives."""
+def _tokens_of(route: Route) -> jax.Array:
+    """The token of each choice, by expert."""
+    return quotient(route.order, route.kept.shape[1])
+
+
+@jax.named_scope("moe_to_experts")
+def send_weights(weights: jax.Array, route: Route, token: Token = None) -> Transit:
+    """Sends weights, shape (tokens, k), to the rows of their experts: shape (route.rows, 1)."""
     weights, *_ = jax_compat.vary_together([weights, route.order], route.plan.axis_name)
-    return receive(start_weights(weights, route))
+    return send(route.by_expert(weights[..., None]), route.there, token)
+
+
+@jax.named_scope("moe_add_up")
+def return_values(values: jax.Array, route: Route, token: Token) -> Transit:
+    """Returns a value for each row of experts, shape (route.rows,); the way back of weights.
+
+    They arrive by expert; see `Route.by_choice`.
+    """
+    return send(values[:, None], route.back, token)
 
 
 def copied_type(x: np.dtype, wire_dtype: np.dtype) -> np.dtype:
@@ -134,13 +128,16 @@ def sum_types(
     return rows, factors, wide
 
 
-def add_up(rows: jax.Array, route: Route, weights: jax.Array | None) -> jax.Array:
-    """Sums the rows of each token's choices, weighted, with derivatives.
+def add_up(
+    rows: jax.Array, route: Route, weights: jax.Array | None, token: Token = None
+) -> jax.Array:
+    """Sums the rows of each token's choices, weighted; without an order, with derivatives.
 
     Args:
       rows: shape (route.rows, width).
       route: of the tokens on this device.
       weights: of each row, shape (route.rows, 1). None: 1.
+      token: of the exchange before.
 
     Returns:
       Shape (tokens, width), wide.
@@ -150,8 +147,10 @@ def add_up(rows: jax.Array, route: Route, weights: jax.Array | None) -> jax.Arra
     if not jnp.issubdtype(wide, jnp.inexact):
         return _integer_sums(rows, weights, route, wide)
     rows, factors, wide = sum_types(rows, weights)
+    if token is not None:
+        return _sums(rows, factors, route, wide, token).rows()
     if factors is None:
-        return linear.apply(_Summed(wide), (rows,), route, axes)[0]
+        return linear.apply(Summed(wide), (rows,), route, axes)[0]
     leaves, structure = jax.tree.flatten((rows, factors, route))
     leaves = jax_compat.vary_together(leaves, axes)
     rows, factors, route = jax.tree.unflatten(structure, leaves)
@@ -162,7 +161,7 @@ def add_up(rows: jax.Array, route: Route, weights: jax.Array | None) -> jax.Arra
 def _weighted(rows: jax.Array, factors: jax.Array, route: Route) -> jax.Array:
     """The rows of each token, times their factors, summed in a wide type."""
     wide = types.summed_in(rows.dtype, factors.dtype)
-    return receive(start_sums(rows, factors, route, wide))
+    return _sums(rows, factors, route, wide, None).rows()
 
 
 def _weighted_forward(*values: Any) -> Any:
@@ -172,7 +171,7 @@ def _weighted_forward(*values: Any) -> Any:
 def _weighted_backward(residuals: Any, ct: jax.Array) -> Any:
     rows, factors, route = residuals
     # Tokens are of the rows' type, so that one holds their cotangents.
-    copies = copy_to_experts(ct.astype(rows.dtype), route)
+    (copies,) = linear.apply(Copied(), (ct.astype(rows.dtype),), route, route.plan.axis_name)
     return (*weighted_cotangents(copies, rows, factors), None)
 
 
@@ -205,27 +204,16 @@ def _integer_sums(
     rows = rows.astype(wide)
     rows = rows if weights is None else rows * weights.astype(wide)
     rows, *_ = jax_compat.vary_together([rows, route.order], route.plan.axis_name)
-    count, plan = route.tokens * route.top_k, route.plan.transpose()
-    returned = receive(send(rows, count, route.combine, plan, None))
-    placed = look_up(returned, route.place, unique=True)
-    return placed.reshape(route.tokens, route.top_k, rows.shape[1]).sum(1)
-
-
-def _tokens_of(route: Route) -> jax.Array:
-    """The token of each choice, by expert."""
-    return quotient(route.order, route.top_k)
+    return route.by_choice(send(rows, route.back, None).rows()).sum(1)
 
 
 __all__ = [
+    "Copied",
+    "Summed",
     "add_up",
     "copied_type",
-    "copy_to_experts",
-    "finish_values",
+    "return_values",
     "send_weights",
-    "start_copies",
-    "start_sums",
-    "start_values",
-    "start_weights",
     "sum_types",
     "weighted_cotangents",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
 from fastjax.jax_compat import Axes
+from fastjax.moe.routing import Token
 from fastjax.traced.reverse_mode import in_reverse_mode
 
 Arrays = tuple[jax.Array, ...]
@@ -21,16 +23,47 @@ Arrays = tuple[jax.Array, ...]
 class Map(Protocol):
     """A linear map of arrays, of which the n-th result is made of the n-th operand alone.
 
-    An array of no columns stands for one that is left out. Instances can be hashed.
+    It is an exchange with a start and an end. An array of no columns stands for one that is left
+    out. Instances can be hashed.
     """
 
-    def __call__(self, operands: Arrays, constants: Any) -> Arrays:
-        """The results; those behind the last operand's have no derivative."""
+    def start(self, operands: Arrays, constants: Any, token: Token) -> Any:
+        """Sends the operands; what it returns has the `token` of the exchange."""
+        ...
+
+    def finish(self, sent: Any, constants: Any, token: Token) -> Arrays:
+        """The results, after a token; those behind the last operand's have no derivative."""
         ...
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Map:
         """The transpose, for operands of these types."""
         ...
+
+
+class Begun(NamedTuple):
+    """A map on its way.
+
+    Attributes:
+      token: of its exchange.
+      results: the function of a token that waits for it.
+    """
+
+    token: Token
+    results: Callable[[Token], Arrays]
+
+
+def start(linear: Map, operands: Arrays, constants: Any, token: Token) -> Begun:
+    """Begins a linear map after a token, with the derivatives that JAX finds: none in an order."""
+    sent = linear.start(operands, constants, token)
+    return Begun(sent.token, lambda token: linear.finish(sent, constants, token))
+
+
+def begin(linear: Map, operands: Arrays, constants: Any, axes: Axes, token: Token) -> Begun:
+    """Begins a linear map after a token, or, without an order, applies it; see `apply`."""
+    if token is not None:
+        return start(linear, operands, constants, token)
+    made = apply(linear, operands, constants, axes)
+    return Begun(None, lambda _: made)
 
 
 def apply(linear: Map, operands: Arrays, constants: Any, axes: Axes) -> Arrays:
@@ -51,7 +84,7 @@ def _applied(linear: Map, operands: Arrays, constants: Any) -> Arrays:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _apply(linear: Map, operands: Arrays, constants: Any) -> Arrays:
-    return linear(operands, constants)
+    return linear.finish(linear.start(operands, constants, None), constants, None)
 
 
 @jax.tree_util.register_static
@@ -98,4 +131,4 @@ def is_moving(dtype: np.dtype, ct: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact) and not isinstance(ct, SymbolicZero)
 
 
-__all__ = ["Arrays", "Map", "apply", "is_moving"]
+__all__ = ["Arrays", "Begun", "Map", "apply", "begin", "is_moving", "start"]

@@ -16,28 +16,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
+from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import combining, types
+from fastjax.moe import types, ways
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.dispatching import send_tokens
-from fastjax.moe.linear import is_moving
-from fastjax.moe.planning_crossings import Planned
-from fastjax.moe.transit import Token, receive
-from fastjax.moe.ways import Kept, Spread, Way, way_of
+from fastjax.moe.linear import Begun, is_moving
+from fastjax.moe.planning import Planned
+from fastjax.moe.plans import Plans
+from fastjax.moe.routing import Token
+from fastjax.moe.ways import Experts, Kept, Params, Spread, way_of
 from fastjax.traced.after import after
 from fastjax.traced.reverse_mode import in_reverse_mode
-
-Params = Any  # a pytree of arrays
-# Of rows, of each local expert's rows with padding and without, and of params.
-Experts = Callable[[jax.Array, jax.Array, jax.Array, Params], jax.Array]
-
-
-class Chunk(NamedTuple):
-    """The tokens of a chunk."""
-
-    x: jax.Array
-    weights: jax.Array | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +37,12 @@ class _Layer:
     arrangements: tuple[Arrangement, ...]
     experts: Experts
 
-    def way(self, chunk: int) -> Way:
-        return way_of(self.arrangements[chunk])
+    @property
+    def payload_dtype(self) -> DTypeLike | None:
+        return self.arrangements[0].payload_dtype
+
+    def ways(self, planned: Sequence[Planned]) -> list[ways.Way]:
+        return [*map(way_of, self.arrangements, planned)]
 
 
 class _Values(NamedTuple):
@@ -60,35 +54,38 @@ class _Values(NamedTuple):
 
 
 def run(
-    chunks: Sequence[Chunk],
-    planned: Sequence[Planned],
-    token: jax.Array | None,
+    x: Sequence[jax.Array],
+    weights: Sequence[jax.Array] | None,
+    plans: Plans,
     arrangements: Sequence[Arrangement],
     experts: Experts,
     params: Params,
-) -> list[jax.Array]:
-    """The results of each chunk's tokens.
+) -> jax.Array:
+    """The results of all tokens; several chunks go through the pipeline.
 
     Args:
-      chunks: several.
-      planned: of each. All are planned before rows of any are sent, since the messages of planning
-        would wait in the network behind rows: each plan as long as NICs and switches have rows in
-        their queues.
-      token: of the plans.
-      arrangements: of each.
-      experts: of a device, by `programs.closed`.
-      params: of these, and the captured values, which stay as the experts know them: the same on
-        all devices, perhaps.
+      x: tokens of each chunk.
+      weights: of these, or None.
+      plans: of all. They are made before rows of any are sent, since the messages of planning would
+        wait in the network behind rows: each plan as long as NICs and switches have rows in their
+        queues.
+      arrangements: of each chunk.
+      experts: of a device; those of several chunks by `programs.closed`.
+      params: of these, and then the captured values, which stay as the experts know them: the same
+        on all devices, perhaps.
     """
-    weights = tuple(chunk.weights for chunk in chunks if chunk.weights is not None)
+    if len(x) == 1:
+        each = None if weights is None else weights[0]
+        return ways.one_chunk(x[0], each, plans.planned[0], arrangements[0], experts, params)
     params, captured = params
-    values = _Values(tuple(chunk.x for chunk in chunks), weights or None, params)
-    leaves, structure = jax.tree.flatten((values, tuple(planned), token))
+    values = _Values(tuple(x), None if weights is None else tuple(weights), params)
+    leaves, structure = jax.tree.flatten((values, tuple(plans.planned), plans.token))
     leaves = jax_compat.vary_together(leaves, arrangements[0].group.axes)
     values, *rest = jax.tree.unflatten(structure, leaves)
     values = in_reverse_mode(values._replace(params=(values.params, captured)))
     layer = _Layer(tuple(arrangements), experts)
-    return list(jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest))
+    results = jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest)
+    return jnp.concatenate(results)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -157,8 +154,7 @@ def _cotangents(
     kept: Any,
     cts: tuple[jax.Array, ...],
 ) -> _Values:
-    del planned
-    return _backward(layer, wanted, values, kept, cts)
+    return _backward(layer, wanted, values, planned, kept, cts)
 
 
 def _cotangents_forward(layer: _Layer, wanted: _Wanted, *operands: Any) -> Any:
@@ -192,27 +188,9 @@ def _one_by_one(
     layer: _Layer, values: _Values, planned: Sequence[Planned]
 ) -> tuple[jax.Array, ...]:
     """The results, by exchanges without an order, which have all derivatives."""
-    results = []
     weights = values.weights or [None] * len(planned)
-    for x, each, plan, arrangement in zip(
-        values.x, weights, planned, layer.arrangements, strict=True
-    ):
-        results.append(one_chunk(x, each, plan, arrangement, layer.experts, values.params))
-    return tuple(results)
-
-
-def one_chunk(
-    x: jax.Array,
-    weights: jax.Array | None,
-    planned: Planned,
-    arrangement: Arrangement,
-    experts: Experts,
-    params: Params,
-) -> jax.Array:
-    """The results of tokens: dispatch, experts and combine."""
-    rows, group_sizes, handle = send_tokens(x, weights, planned, arrangement)
-    made = experts(rows, group_sizes, handle.group_rows, params)
-    return combining.combine(made, handle, payload_dtype=arrangement.payload_dtype)
+    chunks = zip(values.x, weights, planned, layer.arrangements, strict=True)
+    return tuple(ways.one_chunk(*chunk, layer.experts, values.params) for chunk in chunks)
 
 
 @jax.tree_util.register_static
@@ -294,17 +272,16 @@ def _forward(
     wanted: _Wanted | None,
 ) -> tuple[tuple[jax.Array, ...], list[tuple[Kept, Any]]]:
     """The results; and, where cotangents are wanted, arrays for the backward pass."""
-    weights = values.weights or [None] * len(planned)
+    every, weights = layer.ways(planned), values.weights or [None] * len(planned)
     worked: dict[int, tuple[Spread, _Work]] = {}
 
     def work(chunk: int, spread: Spread, turn: Token) -> _Work:
-        rows, routed = _rows(spread, turn), spread.routed
-        factors = None if spread.weights is None else receive(spread.weights, turn)
+        rows, factors, route = _rows(spread, turn), spread.factors(turn), spread.route
         floats, others, joined = types.split(values.params)
 
         def of(rows: jax.Array, floats: Sequence[jax.Array]) -> jax.Array:
             params = joined(floats, others)
-            return layer.experts(rows, routed.group_sizes, routed.group_rows, params)
+            return layer.experts(rows, route.group_sizes, route.group_rows, params)
 
         if wanted is None:
             made, vjp = of(rows, floats), None
@@ -312,32 +289,37 @@ def _forward(
             made, vjp = jax.vjp(of, rows, floats)
         else:
             made, vjp = jax.vjp(functools.partial(of, rows), floats)
-        made = combining.check_rows(made, routed.route.rows)
+        made = ways.check_rows(made, route.rows)
         worked[chunk] = spread, _Work(made, factors, vjp)
         return worked[chunk][1]
+
+    def start_back(chunk: int, spread: Spread, made: _Work, token: Token) -> Begun:
+        ends, payload_dtype = (
+            (spread.route, every[chunk].crossing),
+            layer.arrangements[chunk].payload_dtype,
+        )
+        return ways.start_sums(made.rows, made.factors, *ends, payload_dtype, token, spread.token)
 
     returning, last = in_order(
         range(len(planned)),
         token,
-        lambda c, token: layer.way(c).start(values.x[c], weights[c], planned[c], token),
-        lambda c, sent, token: layer.way(c).spread(sent, planned[c], token),
+        lambda c, token: every[c].start(values.x[c], weights[c], token),
+        lambda c, sent, token: every[c].spread(sent, token),
         work,
-        lambda c, spread, made, token: layer.way(c).start_sums(
-            made.rows, spread, planned[c], made.factors, token
-        ),
+        start_back,
     )
     results, kept = [], []
     for chunk, sent in returning.items():
         spread, (made, factors, vjp) = worked[chunk]
-        sums, choices = layer.way(chunk).finish_sums(sent, weights[chunk], planned[chunk], last)
+        ends = spread.route, every[chunk].crossing
+        sums, choices = ways.finish_sums(sent, weights[chunk], *ends, last)
         results.append(sums.astype(made.dtype))
         if wanted is None:
             continue
         rows = None
         if wanted.weights:
             rows = made if choices is None else choices
-        arrays = Kept(planned[chunk], spread.routed, weights[chunk], factors, rows, made[:0])
-        kept.append((arrays, vjp))
+        kept.append((Kept(spread.route, weights[chunk], factors, rows, made[:0]), vjp))
     return tuple(results), kept
 
 
@@ -345,10 +327,12 @@ def _backward(
     layer: _Layer,
     wanted: _Wanted,
     values: _Values,
+    planned: Sequence[Planned],
     kept: Sequence[tuple[Kept, Any]],
     cts: tuple[jax.Array, ...],
 ) -> _Values:
     """The cotangents of tokens, weights and params, the last chunk's first."""
+    every = layer.ways(planned)
     x_cts: list[Any] = [None] * len(kept)
     weights_cts: list[Any] = [None] * len(values.weights or ())
     params_ct: list[jax.Array] = []
@@ -356,7 +340,7 @@ def _backward(
     def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array | None, jax.Array | None]:
         nonlocal params_ct
         arrays, vjp = kept[chunk]
-        made_ct, factors_ct = layer.way(chunk).weigh(_rows(spread, turn), arrays)
+        made_ct, factors_ct = every[chunk].weigh(_rows(spread, turn), arrays)
         *rows_ct, of_chunk = vjp(made_ct)
         params_ct = list(map(jnp.add, params_ct, of_chunk)) if params_ct else of_chunk
         return rows_ct[0] if wanted.x else None, factors_ct
@@ -365,27 +349,26 @@ def _backward(
         rows, each = made
         if rows is None and each is None:
             return None
-        return layer.way(chunk).start_back(rows, each, kept[chunk][0], token, spread.token)
+        return every[chunk].start_back(rows, each, kept[chunk][0], token, spread.token)
 
     returning, last = in_order(
         range(len(kept) - 1, -1, -1),
         jnp.zeros((), jnp.float32),
-        lambda c, token: layer.way(c).start_cotangents(cts[c], kept[c][0], token),
-        lambda c, sent, token: layer.way(c).spread_cotangents(sent, kept[c][0], token),
+        lambda c, token: every[c].start_cotangents(cts[c], kept[c][0], token),
+        lambda c, sent, token: every[c].spread_cotangents(sent, kept[c][0], token),
         work,
         start_back,
     )
     for chunk, sent in returning.items():
-        way, (arrays, _) = layer.way(chunk), kept[chunk]
-        each = None
-        if sent is not None:
-            rows, each = way.finish_back(sent, arrays, last)
-            x_cts[chunk] = rows.astype(values.x[chunk].dtype) if wanted.x else None
+        rows, each = every[chunk].finish_back(sent, cts[chunk], kept[chunk][0], last)
+        if wanted.x:
+            assert rows is not None
+            x_cts[chunk] = rows.astype(values.x[chunk].dtype)
         if wanted.weights:
-            weights_cts[chunk] = way.weights_cotangent(cts[chunk], each, arrays)
+            weights_cts[chunk] = each
     _, others, joined = types.split(values.params)
     params = joined(params_ct, [None] * len(others))
     return _Values(tuple(x_cts), tuple(weights_cts) or None, params)
 
 
-__all__ = ["Chunk", "Experts", "one_chunk", "run"]
+__all__ = ["run"]

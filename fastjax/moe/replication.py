@@ -17,10 +17,10 @@ from fastjax import jax_compat, scheduler_traits
 from fastjax.chunking import replicating
 from fastjax.errors import ReplicatedTokensWarning
 from fastjax.jax_compat import Axes
-from fastjax.moe import checkpoint, combining, each_choice, routing, types
+from fastjax.moe import checkpoint, routing, types
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.pipeline import Experts
 from fastjax.moe.planning import sizes_to_plan
+from fastjax.moe.ways import Experts, add_up, check_rows
 from fastjax.topology import Topology
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up
@@ -95,11 +95,11 @@ def summed(
     each = jnp.broadcast_to(x[:, None], (tokens, top_k, x.shape[1]))
     rows = _taken(each.reshape(tokens * top_k, x.shape[1]), at_home.choice)
     made = experts(rows, at_home.group_sizes, at_home.group_rows, params)
-    made = combining.check_rows(made, len(rows))
+    made = check_rows(made, len(rows))
     returned = _taken(made, at_home.row).reshape(tokens, top_k, made.shape[1])
     factors = jnp.ones((tokens, top_k), made.dtype) if weights is None else weights
     factors = jnp.where(at_home.row.reshape(tokens, top_k) < len(rows), factors, 0)
-    total = jax.lax.psum(each_choice.add_up(returned, factors), whole.group.axes)
+    total = jax.lax.psum(add_up(returned, factors), whole.group.axes)
     return total.astype(made.dtype), at_home.group_rows.sum(dtype=jnp.int32)
 
 
@@ -128,17 +128,18 @@ def _at_home(expert_ids: jax.Array, whole: Arrangement) -> _AtHome:
     by_expert = routing.by_expert(routing.Choices(local, chosen.wrong), here)
     counts = _refused(by_expert, whole)
     only = jnp.zeros((), jnp.int32)  # the position of one device
-    found = routing.find(routing.at_home(counts[None]), only, alignment)
+    dispatch, _, *groups = routing.find(routing.at_home(counts[None]), only, alignment)
     room = choices + here * (alignment - 1)
-    shifts = found.dispatch.output_offsets - found.dispatch.input_offsets
+    shifts = dispatch.output_offsets - dispatch.input_offsets
     number = jnp.arange(choices, dtype=jnp.int32)
-    row = number + look_up(jnp.append(shifts, jnp.int32(room)), by_expert.experts)
+    experts = look_up(local.reshape(-1), by_expert.order)
+    row = number + look_up(jnp.append(shifts, jnp.int32(room)), experts)
     row = look_up(row, by_expert.place)
     choice = choices + jnp.arange(room, dtype=jnp.int32)
     choice = choice.at[row].set(
         number, mode="drop", unique_indices=True, wrap_negative_indices=False
     )
-    return _AtHome(choice, row, found.group_rows, found.group_sizes)
+    return _AtHome(choice, row, *groups)
 
 
 def _taken(rows: jax.Array, at: jax.Array) -> jax.Array:
@@ -157,7 +158,7 @@ def _refused(by_expert: routing.Sorted, whole: Arrangement) -> jax.Array:
     axes, direct = whole.group.axes, scheduler_traits.FALLBACK
     alone = tuple((position,) for position in range(jax.lax.axis_size(axes)))
     spec = PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes)
-    sizes = sizes_to_plan(by_expert.counts, by_expert.wrong, None)
+    sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, None)
     plan = plan_sizes(sizes, axes, alone, spec, whole.experts.count)
     return after(by_expert.counts, plan.table)
 

@@ -3,25 +3,31 @@
 A round takes some tokens of each device with all of their choices, as a chunk does, but which ones
 is decided when the program runs, from the counts of all devices. So sums of a token do not depend
 on the rounds, and a round is planned and exchanged as any tokens are. The first is a layer's
-ordinary way. Further ones are a loop (`further_rounds.py`).
+ordinary way. Further ones are a loop that ends where no device has tokens left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax.moe import checkpoint, routing
-from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.dispatching import Plans, plan_dispatches
+from fastjax import jax_compat
+from fastjax.moe import checkpoint, routing, types
+from fastjax.moe.arrangement import Arrangement, room_for
 from fastjax.moe.levelled import Levelled, deal, level
+from fastjax.moe.plans import Plans, plan_dispatches
 from fastjax.moe.servers import Servers
+from fastjax.moe.ways import Experts, one_chunk
+from fastjax.traced.after import after
 from fastjax.traced.batch_max import batch_max
 from fastjax.traced.nonnegative import look_up, permuted, quotient
+from fastjax.traced.reverse_mode import in_reverse_mode
 
 
 class Rounds(NamedTuple):
@@ -109,17 +115,16 @@ def _copies(levelled: Levelled | None, servers: Servers, rows: jax.Array) -> jax
     return permuted(used, np.array(servers.rank_of))
 
 
-class _Divided(NamedTuple):
-    of_tokens: list[jax.Array]  # of each chunk
-    number: jax.Array
-    computed: Computed
-
-
-def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]) -> _Divided:
+def _divide(
+    expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
+) -> tuple[list[jax.Array], jax.Array, Computed]:
     """Divides tokens into rounds, each of consecutive tokens of a device's chunk.
 
     A chunk's tokens are cut into parts that find room whatever they choose, and as many parts as
     find room together go in one round.
+
+    Returns:
+      The round of each chunk's tokens, how many rounds there are, and what is computed in them.
     """
     group, experts = arrangements[0].group, arrangements[0].experts
     devices, count = len(arrangements[0].servers.rank_of), experts.count
@@ -152,7 +157,7 @@ def _divide(expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
     )
     last, rounds = jax.lax.scan(take, start, rows)
     of_tokens = [look_up(rounds, part) for part in part_of]
-    return _Divided(of_tokens, batch_max(last.number + 1), last.ended())
+    return of_tokens, batch_max(last.number + 1), last.ended()
 
 
 class _Load(NamedTuple):
@@ -207,4 +212,108 @@ class _Round(NamedTuple):
         return Computed(self.done.rows + rows, jnp.maximum(self.done.copies, self.load.copies))
 
 
-__all__ = ["Computed", "First", "Rounds", "plan_first"]
+def arrange_further(
+    whole: Arrangement, arrangements: Iterable[Arrangement], tokens: int, top_k: int
+) -> Arrangement | None:
+    """How tokens of all chunks go in a further round; None where all find room in the first."""
+    rooms = [arrangement.experts for arrangement in arrangements]
+    if not any(experts.may_overflow for experts in rooms):
+        return None
+    available, devices = sum(experts.available for experts in rooms), len(whole.servers.rank_of)
+    experts = room_for(whole.experts, available, (tokens, top_k), devices, drop=False)
+    return dataclasses.replace(whole, experts=dataclasses.replace(experts, may_overflow=False))
+
+
+def further(
+    arrangement: Arrangement,
+    rounds: Rounds,
+    experts: Experts,
+    expert_ids: jax.Array,
+    values: Any,
+) -> jax.Array:
+    """The results of tokens that go in further rounds, and zero for others.
+
+    Args:
+      arrangement: by `arrange_further`.
+      rounds: of the tokens.
+      experts: of a device, by `programs.closed`.
+      expert_ids: of all tokens.
+      values: of these, which may have derivatives: tokens, weights, params, and the captured values
+        of the experts.
+    """
+    leaves, structure = jax.tree.flatten(values)
+    leaves = jax_compat.vary_together(leaves, ())
+    floats, others, joined = types.split(jax.tree.unflatten(structure, leaves))
+
+    def of_round(number: jax.Array, floats: Sequence[jax.Array], constants: Any) -> jax.Array:
+        of_tokens, others, expert_ids = constants
+        x, weights, params, captured = joined(floats, others)
+        mask = (of_tokens == number)[:, None]
+        ids = jnp.where(mask, expert_ids.astype(jnp.int32), routing.UNROUTED)
+        plans = plan_dispatches([ids], [arrangement])
+        params = plans.params(params, arrangement), captured
+        return one_chunk(x, weights, plans.planned[0], arrangement, experts, params)
+
+    constants = rounds.of_tokens, others, expert_ids
+    with jax.named_scope("moe_round"):
+        return _summed(of_round, in_reverse_mode(floats), constants, rounds.number)
+
+
+@jax.custom_vjp
+def in_turn(made: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The results of further rounds, and the tokens for the first, which begins after these.
+
+    Backward it is the other way round: cotangents of further rounds begin when those of the tokens
+    are there. So the arrays of the first, which are kept for the backward pass, are never there
+    together with those of another.
+    """
+    return made, after(x, made)
+
+
+def _in_turn_forward(*operands: jax.Array) -> Any:
+    return in_turn(*operands), None
+
+
+def _in_turn_backward(_: None, cts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    made_ct, x_ct = cts
+    return after(made_ct, x_ct), x_ct
+
+
+in_turn.defvjp(_in_turn_forward, _in_turn_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _summed(function: Callable[..., Any], values: Any, constants: Any, count: jax.Array) -> Any:
+    """The sum of `function(n, values, constants)` over n from 1 on, below a count.
+
+    The derivative is another such sum, so there are derivatives of any order, and nothing is kept
+    for any n: the backward pass makes the results of each again.
+    """
+    made = jax.eval_shape(function, count, values, constants)
+    start = jax.tree.map(lambda a: jnp.zeros_like(count, a.dtype, shape=a.shape), made)
+
+    def add(n: jax.Array, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, function(n, values, constants))
+
+    return jax.lax.fori_loop(1, count, add, start)
+
+
+def _summed_forward(function: Callable[..., Any], *operands: Any) -> Any:
+    return _summed(function, *operands), operands
+
+
+def _summed_backward(function: Callable[..., Any], operands: Any, ct: Any) -> Any:
+    values, constants, count = operands
+
+    def cotangents(n: jax.Array, values: Any, constants: Any) -> Any:
+        values, ct = values
+        _, back = jax.vjp(lambda values: function(n, values, constants), values)
+        return back(ct)[0]
+
+    return _summed(cotangents, (values, ct), constants, count), None, None
+
+
+_summed.defvjp(_summed_forward, _summed_backward)
+
+
+__all__ = ["Computed", "First", "Rounds", "arrange_further", "further", "in_turn", "plan_first"]

@@ -1,4 +1,4 @@
-"""Finds offsets and sizes from the experts that tokens chose.
+"""The ways of rows, and their offsets and sizes, from the experts that tokens chose.
 
 Where there is less room than rows, it is shared out.
 """
@@ -6,6 +6,7 @@ Where there is less room than rows, it is shared out.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,35 +14,21 @@ import jax.numpy as jnp
 from fastjax.traced.contract import Metadata
 from fastjax.traced.levelling import Dealt
 from fastjax.traced.nonnegative import look_up, quotient_up
+from fastjax.traced.plan import TracedPlan
 from fastjax.traced.slices import covered
 
 Offsets = Metadata[jax.Array]
 """Offsets and sizes of an exchange: int32, for each device, or each device's experts."""
+
+Token = jax.Array | None
+"""Exists once an exchange has begun, so that the next one begins after it. None: there is no order,
+and exchanges are plain calls, which have derivatives."""
 
 UNROUTED = -1  # the expert of choices that go nowhere
 _BITS = 31  # of a count
 # Codes of wrong experts, which are int32 and positive: from here on they are of negative ones. Also
 # in ffi/exchange/counts.cc.
 _NEGATIVE = 1 << 30
-
-
-@dataclasses.dataclass(frozen=True)
-class Sorted:
-    """Choices of a device, by expert.
-
-    Attributes:
-      order: the choice, token * k + which, that comes n-th.
-      place: its inverse.
-      experts: the expert of the n-th; num_experts where it goes nowhere.
-      counts: how many go to each expert, shape (num_experts,).
-      wrong: see `Choices`.
-    """
-
-    order: jax.Array
-    place: jax.Array
-    experts: jax.Array
-    counts: jax.Array
-    wrong: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +43,23 @@ class Choices:
 
     experts: jax.Array
     wrong: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Sorted:
+    """Choices of a device, by expert.
+
+    Attributes:
+      choices: in their own order.
+      order: the choice, token * k + which, that comes n-th.
+      place: its inverse.
+      counts: how many go to each expert, shape (num_experts,).
+    """
+
+    choices: Choices
+    order: jax.Array
+    place: jax.Array
+    counts: jax.Array
 
 
 def check(expert_ids: jax.Array, num_experts: int) -> Choices:
@@ -84,13 +88,8 @@ def by_expert(choices: Choices, num_experts: int) -> Sorted:
     """Sorts choices by expert, those of one expert by token."""
     experts = choices.experts.reshape(-1)
     order = jnp.argsort(experts, stable=True).astype(jnp.int32)
-    return Sorted(
-        order,
-        jnp.argsort(order).astype(jnp.int32),
-        look_up(experts, order),
-        count(experts, num_experts),
-        choices.wrong,
-    )
+    place = jnp.argsort(order).astype(jnp.int32)
+    return Sorted(choices, order, place, count(experts, num_experts))
 
 
 def count(experts: jax.Array, num_experts: int) -> jax.Array:
@@ -99,26 +98,120 @@ def count(experts: jax.Array, num_experts: int) -> jax.Array:
     return counts.add(1, mode="promise_in_bounds", wrap_negative_indices=False)[:num_experts]
 
 
-def kept(by_expert: Sorted, starts: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Which choices go, in their own order, if slices of the sorted ones do."""
-    return look_up(covered(starts, sizes, by_expert.order.shape[0]), by_expert.place)
+def kept(by_expert: Sorted, dealt: Dealt, me: jax.Array) -> jax.Array:
+    """Which choices go, if these rows of all devices do: bool, shape (tokens, k)."""
+    starts, sizes = (look_up(array, me).reshape(-1) for array in (dealt.starts, dealt.sizes))
+    going = covered(starts, sizes, by_expert.order.shape[0])
+    return look_up(going, by_expert.place).reshape(by_expert.choices.experts.shape)
+
+
+class Leg(NamedTuple):
+    """One exchange of a way: there, or back.
+
+    Attributes:
+      offsets: and sizes.
+      plan: of it.
+      length: rows of the result.
+    """
+
+    offsets: Offsets
+    plan: TracedPlan
+    length: int
 
 
 @dataclasses.dataclass(frozen=True)
-class Routes:
-    """What goes where.
+class Route:
+    """How choices get to their experts, a row for each, and back.
 
     Attributes:
+      kept: bool, shape (tokens, k): which choices go.
+      plan: of both exchanges, and of their gradients.
+      order: int32, shape (tokens * k,): the choice that comes n-th by expert.
+      place: int32, shape (tokens * k,): where each choice is then.
       dispatch, combine: offsets and sizes of either exchange.
       group_rows, group_sizes: rows of each group of this device, without and with padding.
-      device_rows: rows of each device.
+      rows: of the buffer that they arrive in.
     """
 
+    kept: jax.Array
+    plan: TracedPlan
+    order: jax.Array
+    place: jax.Array
     dispatch: Offsets
     combine: Offsets
     group_rows: jax.Array
     group_sizes: jax.Array
-    device_rows: jax.Array
+    rows: int
+
+    @property
+    def there(self) -> Leg:
+        """To the experts."""
+        return Leg(self.dispatch, self.plan, self.rows)
+
+    @property
+    def back(self) -> Leg:
+        """To the choices, by expert."""
+        return Leg(self.combine, self.plan.transpose(), self.kept.size)
+
+    def by_expert(self, choices: jax.Array) -> jax.Array:
+        """Rows of choices, shape (tokens, k, width), in the order of their experts."""
+        rows = choices.reshape(self.kept.size, choices.shape[-1])
+        return look_up(rows, self.order, unique=True)
+
+    def by_choice(self, rows: jax.Array) -> jax.Array:
+        """Rows in the order of their experts, as those of choices: shape (tokens, k, width)."""
+        placed = look_up(rows, self.place, unique=True)
+        return placed.reshape(*self.kept.shape, rows.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """How tokens get to the other servers that have experts of theirs, one row each, and back.
+
+    A row that crosses is an entry of the list of its device's: by server, then by token.
+
+    Attributes:
+      plan: of both exchanges, and of their gradients.
+      dispatch, combine: offsets and sizes of either exchange, one for each device.
+      token: int32, shape (entries,): the token of each entry.
+      server: int32, shape (entries,): and the server that it goes to.
+      entry: int32, shape (tokens, servers): the entry of a token for a server, if it goes there.
+      goes: bool, shape (tokens, servers): whether it does; not to its own.
+      chosen: int32, shape (tokens, k): the server of each choice, or `servers` for none.
+      here: int32: the server of this device.
+      room: the most rows that arrive.
+    """
+
+    plan: TracedPlan
+    dispatch: Offsets
+    combine: Offsets
+    token: jax.Array
+    server: jax.Array
+    entry: jax.Array
+    goes: jax.Array
+    chosen: jax.Array
+    here: jax.Array
+    room: int
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return self.goes.shape[-1]
+
+    @property
+    def there(self) -> Leg:
+        """To the servers."""
+        return Leg(self.dispatch, self.plan, self.room)
+
+    @property
+    def back(self) -> Leg:
+        """To the entries."""
+        return Leg(self.combine, self.plan.transpose(), len(self.token))
+
+
+for _way, _static in ((Route, "rows"), (Crossing, "room")):
+    _names = [field.name for field in dataclasses.fields(_way) if field.name != _static]
+    jax.tree_util.register_dataclass(_way, data_fields=_names, meta_fields=[_static])
 
 
 def at_home(counts: jax.Array) -> Dealt:
@@ -127,13 +220,18 @@ def at_home(counts: jax.Array) -> Dealt:
     return Dealt(counts.reshape(blocks), _before(counts, 1).reshape(blocks))
 
 
-def find(dealt: Dealt, me: jax.Array, alignment: int) -> Routes:
+def find(
+    dealt: Dealt, me: jax.Array, alignment: int
+) -> tuple[Offsets, Offsets, jax.Array, jax.Array]:
     """Where the rows of each group lie, at their senders and at their device.
 
     Args:
       dealt: rows that go, of each sender for each group of each device.
       me: position of this device.
       alignment: each group's rows are padded to a multiple of it.
+
+    Returns:
+      See `Route`: dispatch, combine, group_rows and group_sizes.
     """
     kept, starts = dealt
     group_rows = kept.sum(0, dtype=kept.dtype)
@@ -142,13 +240,9 @@ def find(dealt: Dealt, me: jax.Array, alignment: int) -> Routes:
     of_row = lambda array: look_up(array, me).reshape(-1)  # noqa: E731
     of_column = lambda array: look_up(array, slice(None), me).reshape(-1)  # noqa: E731
     to_each, from_each = of_row(kept), of_column(kept)
-    return Routes(
-        Offsets(of_row(starts), to_each, of_row(first), from_each),
-        Offsets(of_column(first), from_each, of_column(starts), to_each),
-        of_row(group_rows),
-        of_row(group_sizes),
-        group_rows.sum(1, dtype=kept.dtype),
-    )
+    dispatch = Offsets(of_row(starts), to_each, of_row(first), from_each)
+    combine = Offsets(of_column(first), from_each, of_column(starts), to_each)
+    return dispatch, combine, of_row(group_rows), of_row(group_sizes)
 
 
 def _before(sizes: jax.Array, axis: int) -> jax.Array:

@@ -1,54 +1,60 @@
-"""The two ways of tokens to their experts and back, in the steps that chunks go through."""
+"""The two ways of tokens to their experts and back, in the steps that chunks go through.
+
+`dispatch` and `combine` take the steps of the way there and back without an order. Then they have
+derivatives. Chunks have an order, and take their gradients' steps, too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
-from fastjax.moe import crossing, each_choice, inside_servers, types, wire
+from fastjax import jax_compat
+from fastjax.errors import ArgumentError
+from fastjax.moe import inside_servers, linear, types, wire
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.handle import Crossing
-from fastjax.moe.planning import Routed
-from fastjax.moe.planning_crossings import Planned, PlannedCrossing
-from fastjax.moe.transit import Flight, Token, Transit, arrive, receive, token_of
+from fastjax.moe.crossing import Crossed, Returned, weights_to_send
+from fastjax.moe.inside_servers import Copied
+from fastjax.moe.levelled import deal_inside
+from fastjax.moe.linear import Arrays, Begun
+from fastjax.moe.planning import Planned, PlannedCrossing, Routed, find_route
+from fastjax.moe.routing import Crossing, Route, Token
+from fastjax.moe.transit import Transit, depart
 
 Weights = jax.Array | None
+Params = Any  # a pytree of arrays
+# Of rows, of each local expert's rows with padding and without, and of params.
+Experts = Callable[[jax.Array, jax.Array, jax.Array, Params], jax.Array]
 
 
 class Spread(NamedTuple):
     """Rows on their way to experts.
 
     Attributes:
-      flight: the rows.
-      dtype: that they are to have.
-      routed: to the experts.
-      weights: of rows, on their way too; None without weights, or where they stay at their tokens.
+      rows: waits for them; they are there after a token.
+      factors: likewise for their weights; None without weights, or where these stay at tokens.
+      route: to the experts.
       token: exists once the chunk has been spread.
     """
 
-    flight: Flight | Transit
-    dtype: np.dtype
-    routed: Routed
-    weights: Flight | None
+    rows: Callable[[Token], jax.Array]
+    factors: Callable[[Token], Weights]
+    route: Route
     token: Token
-
-    def rows(self, token: Token) -> jax.Array:
-        """The rows at their experts, after `token`."""
-        if isinstance(self.flight, Transit):
-            return arrive(self.flight, token)[0]
-        return receive(self.flight, token).astype(self.dtype)
 
 
 class Kept(NamedTuple):
     """Arrays of a chunk that its backward pass needs.
 
     Attributes:
-      planned: its plan.
-      routed: of its rows to experts.
+      route: of its rows to experts.
       weights: of choices, or None.
       factors: weights of rows at experts, or None.
       rows: results of experts at experts where they are summed there; of choices elsewhere. None if
@@ -56,225 +62,117 @@ class Kept(NamedTuple):
       empty: no rows, of the type of the experts' results.
     """
 
-    planned: Planned
-    routed: Routed
-    weights: jax.Array | None
-    factors: jax.Array | None
+    route: Route
+    weights: Weights
+    factors: Weights
     rows: jax.Array | None
     empty: jax.Array
 
 
-class Way(Protocol):
-    """The steps of a chunk. Tokens are those of the exchange before, and of the chunk's own."""
+@dataclasses.dataclass(frozen=True)
+class EachChoice:
+    """A row for each choice."""
 
-    def start(self, x: jax.Array, weights: Weights, planned: Any, token: Token) -> Any:
+    arrangement: Arrangement
+    route: Route
+    crossing = None
+
+    def start(self, x: jax.Array, weights: Weights, token: Token) -> Begun:
         """Sends tokens."""
-        ...
+        del weights  # which stay at their tokens
+        # Not x[order // k]: the transpose of that adds rows up in no certain order.
+        each = jnp.broadcast_to(x[:, None], (*self.route.kept.shape, x.shape[1]))
+        mapped = _Exchange(self.arrangement.wire, dispatches=True)
+        return mapped.begin(self.route.by_expert(each), self.route, token)
 
-    def spread(self, sent: Any, planned: Any, token: Token) -> Spread:
+    def spread(self, sent: Begun, token: Token) -> Spread:
         """Spreads them over the devices of their experts, once they have arrived."""
-        ...
+        return Spread(lambda token: sent.results(token)[0], _nothing, self.route, token)
 
-    def start_sums(
-        self, made: jax.Array, spread: Spread, planned: Any, factors: Weights, token: Token
-    ) -> Any:
-        """Sends the results of experts, whose weights are `factors` if they came along."""
-        ...
-
-    def finish_sums(
-        self, sent: Any, weights: Weights, planned: Any, token: Token
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """The sums of tokens, received after `token`; and the rows of choices, if they came."""
-        ...
-
-    def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Any:
+    def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
         """Sends the cotangents of the sums."""
-        ...
+        dtype = kept.empty.dtype
+        each = _weights_of(kept.weights, self.route, dtype)
+        wide = types.summed_in(dtype, each.dtype)
+        rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
+        rows = self.route.by_expert(types.narrowed(rows, dtype))
+        back = _Exchange(wire.check(self.arrangement.payload_dtype, dtype), dispatches=False)
+        return linear.start(back.transposed((dtype,)), (rows,), self.route, token)
 
-    def spread_cotangents(self, sent: Any, kept: Kept, token: Token) -> Spread:
+    def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         """Spreads them over the devices of the experts, once they have arrived."""
-        ...
+        del kept
+        return self.spread(sent, token)
 
     def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, Weights]:
         """The cotangents of experts' results, and those of their weights if they came along."""
-        ...
+        del kept
+        return copies, None
 
     def start_back(
         self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
-    ) -> Any:
+    ) -> Begun:
         """Sends the cotangents of tokens and of weights, those that are wanted.
 
         `inside` is the token of the last exchange inside servers.
         """
-        ...
-
-    def finish_back(self, sent: Any, kept: Kept, token: Token) -> tuple[jax.Array, Weights]:
-        """The cotangents of tokens, and of weights if they came along."""
-        ...
-
-    def weights_cotangent(self, ct: jax.Array, each: Weights, kept: Kept) -> jax.Array:
-        """The cotangents of weights, from those of sums or from those that came back."""
-        ...
-
-
-def way_of(arrangement: Arrangement) -> Way:
-    """The way of a chunk that is arranged so."""
-    return (_Deduplicated if arrangement.deduplicated else _EachChoice)(arrangement)
-
-
-@dataclasses.dataclass(frozen=True)
-class _EachChoice:
-    """A row for each choice."""
-
-    arrangement: Arrangement
-
-    def start(self, x: jax.Array, weights: Weights, planned: Routed, token: Token) -> Transit:
-        del weights  # which stay at their tokens
-        rows = each_choice.of_each_choice(x, planned.route)
-        return each_choice.to_experts(rows, planned.route, self.arrangement.wire, token)
-
-    def spread(self, sent: Transit, planned: Routed, token: Token) -> Spread:
-        return Spread(sent, sent.dtype, planned, None, token)
-
-    def start_sums(
-        self, made: jax.Array, spread: Spread, planned: Routed, factors: Weights, token: Token
-    ) -> Transit:
-        del spread, factors
-        wire_dtype = wire.check(self.arrangement.payload_dtype, made.dtype)
-        return each_choice.from_experts(made, planned.route, wire_dtype, token)
-
-    def finish_sums(
-        self, sent: Transit, weights: Weights, planned: Routed, token: Token
-    ) -> tuple[jax.Array, jax.Array]:
-        """The sums of tokens, and the rows of their choices."""
-        returned = arrive(sent, token)[0]
-        choices = each_choice.by_choice(returned, planned.route)
-        each = each_choice.weights_of(weights, planned.route, choices.dtype)
-        return each_choice.add_up(choices, each), choices
-
-    def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Transit:
-        route, dtype = kept.routed.route, kept.empty.dtype
-        each = each_choice.weights_of(kept.weights, route, dtype)
-        wide = types.summed_in(dtype, each.dtype)
-        rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
-        rows = each_choice.by_expert(types.narrowed(rows, dtype), route)
-        wire_dtype = wire.check(self.arrangement.payload_dtype, dtype)
-        wire_dtype = crossing.gradient_wire(wire_dtype, dtype)
-        return each_choice.to_experts(rows, route, wire_dtype, token)
-
-    def spread_cotangents(self, sent: Transit, kept: Kept, token: Token) -> Spread:
-        return self.spread(sent, kept.routed, token)
-
-    def start_back(
-        self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
-    ) -> Transit:
-        del each, inside
+        del each, kept, inside
         assert rows is not None
-        wire_dtype = crossing.gradient_wire(self.arrangement.wire, rows.dtype)
-        return each_choice.from_experts(rows, kept.routed.route, wire_dtype, token)
+        there = _Exchange(self.arrangement.wire, dispatches=True)
+        return linear.start(there.transposed((rows.dtype,)), (rows,), self.route, token)
 
-    def finish_back(self, sent: Transit, kept: Kept, token: Token) -> tuple[jax.Array, None]:
-        return each_choice.by_choice(arrive(sent, token)[0], kept.routed.route).sum(1), None
-
-    def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, None]:
-        del kept
-        return copies, None
-
-    def weights_cotangent(self, ct: jax.Array, each: Weights, kept: Kept) -> jax.Array:
-        del each
-        assert kept.weights is not None
-        assert kept.rows is not None
+    def finish_back(
+        self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
+    ) -> tuple[jax.Array | None, Weights]:
+        """The cotangents of tokens and of weights, from those of sums and what came back."""
+        x_ct = None if sent is None else self.route.by_choice(sent.results(token)[0]).sum(1)
+        if kept.rows is None or kept.weights is None:
+            return x_ct, None
         wide = types.summed_in(kept.rows.dtype, kept.weights.dtype)
         each = (kept.rows.astype(wide) * ct[:, None].astype(wide)).sum(-1)
-        return types.narrowed(jnp.where(kept.routed.route.kept, each, 0), kept.weights.dtype)
+        return x_ct, types.narrowed(jnp.where(self.route.kept, each, 0), kept.weights.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Deduplicated:
-    """A row for each token and server, and inside servers a copy for each choice."""
+class Deduplicated:
+    """A row for each token and server, and inside servers a copy for each choice.
+
+    The steps are those of `EachChoice`.
+    """
 
     arrangement: Arrangement
+    planned: PlannedCrossing
 
-    def start(
-        self, x: jax.Array, weights: Weights, planned: PlannedCrossing, token: Token
-    ) -> crossing.Sent:
-        each, wire_dtype = crossing.weights_to_send(weights, len(x)), self.arrangement.wire
-        return crossing.start_there(x, each, planned.numbers, planned.crossing, wire_dtype, token)
+    @property
+    def crossing(self) -> Crossing:
+        return self.planned.crossing
 
-    def spread(self, sent: crossing.Sent, planned: PlannedCrossing, token: Token) -> Spread:
-        x, weights, numbers = crossing.finish_there(sent, token)
-        routed = self.arrangement.route_inside(numbers, planned.levelled, token)
-        each = None
+    def start(self, x: jax.Array, weights: Weights, token: Token) -> Begun:
+        operands = x, weights_to_send(weights, len(x))
+        constants, axes = (self.planned.numbers, self.crossing), self.crossing.plan.axis_name
+        return linear.begin(self._there(x.dtype), operands, constants, axes, token)
+
+    def spread(self, sent: Begun, token: Token) -> Spread:
+        x, weights, numbers = sent.results(token)
+        route = self._route_inside(numbers, token)
+        factors = _nothing
         if weights.shape[1]:
-            each = inside_servers.start_weights(weights, routed.route, token)
-            token = token_of(each)
-        rows = x.astype(inside_servers.copied_type(x.dtype, self.arrangement.wire))
-        copies = inside_servers.start_copies(rows, routed.route, token)
-        return Spread(copies, x.dtype, routed, each, token_of(copies))
+            sent_weights = inside_servers.send_weights(weights, route, token)
+            factors, token = sent_weights.rows, sent_weights.token
+        return _copies(x, self._copied_type(x.dtype), route, token)._replace(factors=factors)
 
-    def start_sums(
-        self,
-        made: jax.Array,
-        spread: Spread,
-        planned: PlannedCrossing,
-        factors: Weights,
-        token: Token,
-    ) -> crossing.Sent:
-        route = spread.routed.route
-        wire_dtype = wire.check(self.arrangement.payload_dtype, made.dtype)
-        if jnp.issubdtype(made.dtype, jnp.inexact):
-            rows, factors, wide = inside_servers.sum_types(made, factors)
-            sums = receive(inside_servers.start_sums(rows, factors, route, wide, spread.token))
-        else:
-            sums = inside_servers.add_up(made, route, factors)
-        wire_dtype, _ = crossing.sum_wires(sums.dtype, made.dtype, wire_dtype)
-        return crossing.start_back(sums, _nothing(sums), planned.crossing, wire_dtype, token)
-
-    def finish_sums(
-        self, sent: crossing.Sent, weights: Weights, planned: PlannedCrossing, token: Token
-    ) -> tuple[jax.Array, None]:
-        del weights
-        return crossing.finish_back(sent, planned.crossing, token)[0], None
-
-    def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> crossing.Sent:
-        way, dtype = _crossing_of(kept), kept.empty.dtype
+    def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
         _, _, wide = inside_servers.sum_types(kept.empty, kept.factors)
-        ct = ct.astype(wide)
-        wire_dtype = wire.check(self.arrangement.payload_dtype, dtype)
-        _, wire_dtype = crossing.sum_wires(wide, dtype, wire_dtype)
-        numbers = crossing.no_numbers(way)
-        return crossing.start_there(ct, _nothing(ct), numbers, way, wire_dtype, token)
+        back = Returned.of_sums(wide, kept.empty.dtype, self.arrangement.payload_dtype)
+        operands, constants = (ct.astype(wide), _none_of(ct)), (None, self.crossing)
+        return linear.start(back.transposed(()), operands, constants, token)
 
-    def spread_cotangents(self, sent: crossing.Sent, kept: Kept, token: Token) -> Spread:
+    def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         summed, *_ = inside_servers.sum_types(kept.empty, kept.factors)
-        cts = crossing.finish_there(sent, token)[0].astype(summed.dtype)
-        copies = inside_servers.start_copies(cts, kept.routed.route, token)
-        return Spread(copies, cts.dtype, kept.routed, None, token_of(copies))
+        cts = sent.results(token)[0].astype(summed.dtype)
+        return _copies(cts, cts.dtype, kept.route, token)
 
-    def start_back(
-        self,
-        rows: jax.Array | None,
-        each: Weights,
-        kept: Kept,
-        token: Token,
-        inside: Token,
-    ) -> crossing.Sent:
-        route, wire_dtype = kept.routed.route, self.arrangement.wire
-        values = jnp.zeros((route.tokens, 0), jnp.float32)
-        if each is not None:
-            flight = inside_servers.start_values(each, route, inside)
-            values, inside = inside_servers.finish_values(flight, route), token_of(flight)
-        if rows is None:
-            sums = jnp.zeros((route.tokens, 0), jnp.float32)
-            return crossing.start_back(sums, values, _crossing_of(kept), sums.dtype, token)
-        copied = rows.astype(inside_servers.copied_type(rows.dtype, wire_dtype))
-        summed, _, wide = inside_servers.sum_types(copied, None)
-        flight = inside_servers.start_sums(summed, None, route, wide, inside)
-        sums = receive(flight).astype(copied.dtype).astype(rows.dtype)
-        wire_dtype = crossing.gradient_wire(wire_dtype, rows.dtype)
-        return crossing.start_back(sums, values, _crossing_of(kept), wire_dtype, token)
-
-    def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, jax.Array | None]:
+    def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, Weights]:
         dtype = kept.empty.dtype
         rows = kept.empty if kept.rows is None else kept.rows
         rows, factors, wide = inside_servers.sum_types(rows, kept.factors)
@@ -285,25 +183,214 @@ class _Deduplicated:
         rows_ct, factors_ct = inside_servers.weighted_cotangents(copies, rows, factors)
         return types.narrowed(rows_ct, dtype), factors_ct.astype(kept.factors.dtype)
 
-    def weights_cotangent(self, ct: jax.Array, each: Weights, kept: Kept) -> jax.Array:
-        del ct
-        assert kept.weights is not None
-        assert each is not None
-        return each.astype(kept.weights.dtype)
+    def start_back(
+        self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
+    ) -> Begun:
+        route = kept.route
+        sums = values = jnp.zeros((len(route.kept), 0), jnp.float32)
+        if each is not None:
+            returned = inside_servers.return_values(each, route, inside)
+            values = route.by_choice(returned.rows()).reshape(route.kept.shape)
+            inside = returned.token
+        if rows is not None:
+            copied = rows.astype(self._copied_type(rows.dtype))
+            summed = Copied().transposed((copied.dtype,))
+            (sums,) = linear.start(summed, (copied,), route, inside).results(None)
+            sums = sums.astype(copied.dtype).astype(rows.dtype)
+        back = self._there(sums.dtype).transposed(())
+        return linear.start(back, (sums, values), (None, self.crossing), token)
 
     def finish_back(
-        self, sent: crossing.Sent, kept: Kept, token: Token
-    ) -> tuple[jax.Array, jax.Array]:
-        return crossing.finish_back(sent, _crossing_of(kept), token)
+        self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
+    ) -> tuple[jax.Array | None, Weights]:
+        del ct
+        if sent is None:
+            return None, None
+        rows, each = sent.results(token)
+        if kept.rows is None or kept.weights is None:
+            return rows, None
+        return rows, each.astype(kept.weights.dtype)
+
+    def _there(self, dtype: np.dtype) -> Crossed:
+        wire_dtype = self.arrangement.wire
+        return Crossed(wire_dtype, wire.of_gradients(wire_dtype, dtype))
+
+    def _copied_type(self, dtype: np.dtype) -> np.dtype:
+        return inside_servers.copied_type(dtype, self.arrangement.wire)
+
+    @jax.named_scope("moe_to_experts")
+    def _route_inside(self, numbers: jax.Array, token: Token) -> Route:
+        """Where tokens on the devices of a server go, by the numbers that crossed with them.
+
+        Those without room have been taken out before. The plan is made after `token`.
+        """
+        count = self.arrangement.servers.experts
+        experts = dataclasses.replace(self.arrangement.experts, count=count, may_drop=False)
+        ids, levelled = numbers.astype(jnp.int32) - 1, self.planned.levelled
+        deal = None if levelled is None else functools.partial(deal_inside, levelled=levelled)
+        return find_route(ids, experts, self.arrangement.inside, token, deal).route
 
 
-def _nothing(rows: jax.Array) -> jax.Array:
+Way = EachChoice | Deduplicated
+
+
+def way_of(arrangement: Arrangement, planned: Planned) -> Way:
+    """The way of a chunk that is arranged, and planned, so."""
+    if isinstance(planned, Routed):
+        return EachChoice(arrangement, planned.route)
+    return Deduplicated(arrangement, planned)
+
+
+def start_sums(
+    made: jax.Array,
+    factors: Weights,
+    route: Route,
+    crossing: Crossing | None,
+    payload_dtype: DTypeLike | None,
+    token: Token = None,
+    inside: Token = None,
+) -> Begun:
+    """Sends the results of experts to choices; or, where tokens crossed, their sums to tokens.
+
+    Args:
+      made: the results.
+      factors: weights of rows, where tokens cross once.
+      route: of rows to experts.
+      crossing: of tokens to servers before that, where they cross once.
+      payload_dtype: type that rows travel in; see `dispatch`.
+      token: of the exchange before.
+      inside: of that inside servers.
+    """
+    if crossing is None:
+        mapped = _Exchange(wire.check(payload_dtype, made.dtype), dispatches=False)
+        return mapped.begin(made, route, token)
+    sums = inside_servers.add_up(made, route, factors, inside)
+    mapped = Returned.of_sums(sums.dtype, made.dtype, payload_dtype)
+    operands, axes = (sums, _none_of(sums)), crossing.plan.axis_name
+    return linear.begin(mapped, operands, (None, crossing), axes, token)
+
+
+def finish_sums(
+    sent: Begun, weights: Weights, route: Route, crossing: Crossing | None, token: Token = None
+) -> tuple[jax.Array, jax.Array | None]:
+    """The sums of tokens, received after `token`; and the rows of choices, if they came."""
+    (returned,) = sent.results(token)[:1]
+    if crossing is not None:
+        return returned, None
+    choices = route.by_choice(returned)
+    return add_up(choices, _weights_of(weights, route, choices.dtype)), choices
+
+
+def factors_at_experts(weights: jax.Array, route: Route, crossing: Crossing | None) -> jax.Array:
+    """The weights of choices at the rows of their experts: shape (route.rows, 1)."""
+    weights = weights.astype(types.summed_in(weights.dtype))
+    if crossing is not None:  # after their tokens
+        nothing = jnp.zeros((len(weights), 0), jnp.uint32)
+        mapped = Crossed(nothing.dtype, nothing.dtype, numbered=False)
+        operands, axes = (nothing, weights), crossing.plan.axis_name
+        _, weights = linear.apply(mapped, operands, (None, crossing), axes)
+    return inside_servers.send_weights(weights, route).rows()
+
+
+def one_chunk(
+    x: jax.Array,
+    weights: Weights,
+    planned: Planned,
+    arrangement: Arrangement,
+    experts: Experts,
+    params: Params,
+) -> jax.Array:
+    """The results of tokens, without an order: dispatch, experts and combine."""
+    way = way_of(arrangement, planned)
+    spread = way.spread(way.start(x, weights, None), None)
+    made = experts(spread.rows(None), spread.route.group_sizes, spread.route.group_rows, params)
+    made = check_rows(made, spread.route.rows)
+    ends, factors = (spread.route, way.crossing), spread.factors(None)
+    sent = start_sums(made, factors, *ends, arrangement.payload_dtype)
+    return finish_sums(sent, weights, *ends)[0].astype(made.dtype)
+
+
+def check_rows(rows: jax.Array, room: int) -> jax.Array:
+    """The rows of experts, one for each that was dispatched."""
+    rows = jnp.asarray(rows)
+    if rows.ndim != 2 or rows.shape[0] != room:
+        raise ArgumentError(
+            f"rows must have the shape ({room}, width) of what was dispatched, got {rows.shape}."
+        )
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exchange:
+    """A row for each choice to its expert, or back, by expert; see `linear.Map`.
+
+    Attributes:
+      wire: type of rows on the wire.
+      dispatches: whether rows go to their experts.
+    """
+
+    wire: np.dtype
+    dispatches: bool
+
+    def begin(self, rows: jax.Array, route: Route, token: Token) -> Begun:
+        """Begins it after a token; or makes it, with derivatives."""
+        if wire.has_scales(self.wire, rows.dtype):
+            return linear.begin(self, (rows,), route, route.plan.axis_name, token)
+        return linear.start(self, (rows,), route, token)  # has all derivatives that JAX finds
+
+    def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
+        leg = constants.there if self.dispatches else constants.back
+        with jax.named_scope("moe_dispatch" if self.dispatches else "moe_combine"):
+            return depart(operands[0], (), leg, self.wire, token)
+
+    def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
+        del constants
+        return (sent.rows(token),)
+
+    def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Exchange:
+        wire_dtype = wire.of_gradients(self.wire, dtypes[0])
+        return dataclasses.replace(self, wire=wire_dtype, dispatches=not self.dispatches)
+
+
+def add_up(choices: jax.Array, each: jax.Array) -> jax.Array:
+    """Sums the rows of each token's choices, weighted, in a wide type: shape (tokens, width)."""
+    wide = types.summed_in(choices.dtype, each.dtype)
+    return (choices.astype(wide) * each.astype(wide)[..., None]).sum(1)
+
+
+def _weights_of(weights: Weights, route: Route, dtype: np.dtype) -> jax.Array:
+    """The weight of each choice; 0 of those that go nowhere, whose weights may be anything."""
+    each = jnp.ones(route.kept.shape, dtype) if weights is None else weights
+    each, kept = jax_compat.vary_together([each, route.kept], route.plan.axis_name)
+    return jnp.where(kept, each, 0)
+
+
+def _copies(x: jax.Array, dtype: np.dtype, route: Route, token: Token) -> Spread:
+    """Tokens on the devices of a server, which go to their experts in another type."""
+    begun = linear.begin(Copied(), (x.astype(dtype),), route, route.plan.axis_name, token)
+    rows = lambda token: begun.results(token)[0].astype(x.dtype)  # noqa: E731
+    return Spread(rows, _nothing, route, begun.token)
+
+
+def _nothing(token: Token) -> None:
+    del token
+
+
+def _none_of(rows: jax.Array) -> jax.Array:
     return jnp.zeros((len(rows), 0), jnp.float32)
 
 
-def _crossing_of(kept: Kept) -> Crossing:
-    assert isinstance(kept.planned, PlannedCrossing)
-    return kept.planned.crossing
-
-
-__all__ = ["Kept", "Spread", "Way", "way_of"]
+__all__ = [
+    "Experts",
+    "Kept",
+    "Params",
+    "Spread",
+    "Way",
+    "add_up",
+    "check_rows",
+    "factors_at_experts",
+    "finish_sums",
+    "one_chunk",
+    "start_sums",
+    "way_of",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,25 +13,14 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import (
-    arguments,
-    chunk_count,
-    padding,
-    pipeline,
-    programs,
-    replication,
-    routing,
-)
-from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, room_for
-from fastjax.moe.balancing import Balancing
-from fastjax.moe.dispatching import Plans
-from fastjax.moe.further_rounds import arrange_further, further, in_turn
-from fastjax.moe.groups import grouped_map
+from fastjax.moe import arguments, pipeline, programs, replication, routing
+from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, chunks_of, room_for
+from fastjax.moe.groups import grouped_map, padded
 from fastjax.moe.levelled import Levelled
-from fastjax.moe.pipeline import Experts, Params
 from fastjax.moe.planning import Room, find_room
-from fastjax.moe.rounds import First, plan_first
+from fastjax.moe.rounds import First, arrange_further, further, in_turn, plan_first
 from fastjax.moe.servers import ExchangeGroup
+from fastjax.moe.ways import Experts, Params
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.nonnegative import look_up
@@ -132,7 +121,6 @@ def layer(
     tokens = arguments.check_tokens(x, expert_ids, weights, num_experts, no_expert)
     arguments.check_replicated(replicated, groups)
     arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
-    arguments.check_seconds_per_row(seconds_per_row)
     arguments.check_experts(num_experts, devices)
     arguments.check_functions(expert_fn, grouped_fn)
     # Of an expert, which all chunks and rounds, and copies, must have alike: tiles have as many.
@@ -143,7 +131,6 @@ def layer(
         arguments.check_params(params, num_experts // devices)
     elif balance is None:
         balance = False  # a grouped_fn has to know of copies
-    balancing = Balancing(balance, copies, _bytes_of_one(params), seconds_per_row)
     options = Options(
         num_experts,
         axis_name,
@@ -154,14 +141,17 @@ def layer(
         alignment,
         payload_dtype,
         deduplicate,
-        balancing,
+        balance,
+        copies,
         drop,
+        chunks,
+        seconds_per_row,
+        _bytes_of_one(params),
     )
-    work = _Work(options, experts, chunks, seconds_per_row)
     if not replicated and groups is None:
         replication.warn_of_copies(tokens.x, axes)
     run = _run_replicated if replicated else _run
-    result, stats = run(work, tokens.x, tokens.expert_ids, tokens.weights, params)
+    result, stats = run(options, experts, tokens.x, tokens.expert_ids, tokens.weights, params)
     result = tokens.restored(result)
     return (result, stats) if return_stats else result
 
@@ -187,36 +177,27 @@ class LayerStats(NamedTuple):
     rounds: jax.Array
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """What is to be done to tokens, as `layer` was given it."""
-
-    options: Options
-    experts: Experts
-    chunks: int | None
-    seconds_per_row: float | None
-
-
 def _run(
-    work: _Work,
+    options: Options,
+    experts: Experts,
     x: jax.Array,
     expert_ids: jax.Array,
     weights: jax.Array | None,
     params: Params,
 ) -> tuple[jax.Array, LayerStats]:
     tokens, top_k = expert_ids.shape
-    whole = arrange(x, expert_ids, weights, work.options)
+    whole = arrange(x, expert_ids, weights, options)
     x, expert_ids, weights, params = _varying(whole, x, expert_ids, weights, params)
-    chunks = work.chunks
+    chunks = options.chunks
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
     elif chunks is None:
-        chunks = chunk_count.chunks_of(whole, tokens, top_k, work.seconds_per_row)
+        chunks = chunks_of(whole, tokens, top_k, options.seconds_per_row)
     group = whole.group.described(f"{whole.group.spec.layer}, chunks={chunks}")
     whole = dataclasses.replace(whole, group=group)
-    slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, work.options), strict=True)
+    slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, options), strict=True)
     later = arrange_further(whole, arrangements, tokens, top_k)
-    experts, captured = work.experts, None
+    given, captured = experts, None
     if chunks > 1 or later is not None:
         every = [*arrangements] if later is None else [*arrangements, later]
         experts, captured, effects = programs.closed(experts, params, x, every)
@@ -224,9 +205,8 @@ def _run(
         if later is not None and (effects or not alike):
             # Devices that do not exchange with each other may have other numbers of rounds. So a
             # round has no collectives, nor values that devices share, whose cotangents are summed.
-            fit = dataclasses.replace(work.options, buffer_factor=float(len(whole.servers.rank_of)))
-            fitting = dataclasses.replace(work, options=fit)
-            return _run(fitting, x, expert_ids, weights, params)
+            fit = dataclasses.replace(options, buffer_factor=float(len(whole.servers.rank_of)))
+            return _run(fit, given, x, expert_ids, weights, params)
     ids, room, levelled = expert_ids, None, None
     if chunks > 1:
         ids, room, levelled = _for_chunks(expert_ids, whole)
@@ -240,8 +220,8 @@ def _run(
         values = x, weights, params, captured
         made = further(later, first.rounds, experts, ids, values)
         made, x = in_turn(made, x)
-    parts = [pipeline.Chunk(x[at], None if weights is None else weights[at]) for at in slices]
-    result = _in_chunks(parts, plans, arrangements, experts, copied)
+    each = None if weights is None else [weights[at] for at in slices]
+    result = pipeline.run([x[at] for at in slices], each, plans, arrangements, experts, copied)
     if made is not None:
         result += made
     if room is None and whole.experts.may_drop:
@@ -256,45 +236,32 @@ def _varying(whole: Arrangement, *arrays: Any) -> Any:
 
 
 def _run_replicated(
-    work: _Work,
+    options: Options,
+    experts: Experts,
     x: jax.Array,
     expert_ids: jax.Array,
     weights: jax.Array | None,
     params: Params,
 ) -> tuple[jax.Array, LayerStats]:
     """The same for tokens that all devices have."""
-    axes, _, devices = resolve_axis(work.options.axis_name, None)
+    axes, _, devices = resolve_axis(options.axis_name, None)
     expert_ids = arguments.in_int32(expert_ids)
     part_of = replication.parts_of(-(-len(x) // devices), axes)
     own = None if weights is None else part_of(weights, 0)
     part = part_of(x, 0), part_of(expert_ids, routing.UNROUTED), own
-    whole = arrange(*part, work.options)
+    whole = arrange(*part, options)
     count = whole.experts.count
     expert_rows = routing.count(routing.check(expert_ids, count).experts, count)
     if replication.is_summed(whole, x, expert_ids.shape[1]):
         given = _varying(whole, x, expert_ids, weights, params)
-        result, rows = replication.summed(*given, experts=work.experts, whole=whole)
+        result, rows = replication.summed(*given, experts=experts, whole=whole)
         copies, nothing = jnp.zeros_like(rows), jnp.zeros((), jnp.int32)
         stats = LayerStats(rows, rows, nothing, copies, copies + 1)
     else:
-        result, stats = _run(work, *part, params)
+        result, stats = _run(options, experts, *part, params)
         result = replication.gathered(result, len(x), axes)
         stats = stats._replace(dropped=jax.lax.psum(stats.dropped, axes))
     return result, stats._replace(expert_rows=expert_rows)
-
-
-def _in_chunks(
-    chunks: Sequence[pipeline.Chunk],
-    plans: Plans,
-    arrangements: Sequence[Arrangement],
-    experts: Experts,
-    params: Params,
-) -> jax.Array:
-    """The results of the tokens that are planned."""
-    if len(chunks) == 1:
-        return pipeline.one_chunk(*chunks[0], plans.planned[0], arrangements[0], experts, params)
-    results = pipeline.run(chunks, plans.planned, plans.token, arrangements, experts, params)
-    return jnp.concatenate(results)
 
 
 def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
@@ -327,7 +294,7 @@ def _of_rows(
     """
     if grouped_fn is not None:
         return lambda rows, sizes, without, params: grouped_fn(
-            padding.filled(rows, without, sizes, alignment), sizes, params
+            padded(rows, without, sizes, alignment), sizes, params
         )
     assert expert_fn is not None
     return lambda rows, sizes, without, params: grouped_map(

@@ -53,6 +53,14 @@ def has_scales(wire: np.dtype, dtype: np.dtype) -> bool:
     return is_float and wire.itemsize == 1 and wire != dtype
 
 
+def of_gradients(wire: np.dtype, dtype: np.dtype) -> np.dtype:
+    """The type of gradients of rows on the wire: types of one byte are too coarse for them.
+
+    These are sent as if rows had not been rounded.
+    """
+    return dtype if has_scales(wire, dtype) else wire
+
+
 def layout(
     width: int, wire: np.dtype, dtype: np.dtype, beside: tuple[tuple[int, np.dtype], ...] = ()
 ) -> Layout:
@@ -199,6 +207,7 @@ __all__ = [
     "check",
     "has_scales",
     "layout",
+    "of_gradients",
     "packed",
     "row_bytes",
     "unpacked",

@@ -16,7 +16,7 @@ from spmd import mesh_of
 import fastjax
 from fastjax import handlers, moe
 from fastjax.errors import ArgumentError
-from fastjax.moe import chunk_count
+from fastjax.moe import whole_layer
 from fastjax.traced import contract
 from fastjax.traced.after import after
 
@@ -362,13 +362,13 @@ def test_refusals(change, message):
 
 def test_the_rule(monkeypatch):
     asked = []
-    rule = chunk_count.chunks_of
+    rule = whole_layer.chunks_of
 
     def spy(*arguments):
         asked.append(rule(*arguments))
         return 1
 
-    monkeypatch.setattr(chunk_count, "chunks_of", spy)
+    monkeypatch.setattr(whole_layer, "chunks_of", spy)
     options = {"deduplicate": True, "seconds_per_row": 1e-6}
     program = functools.partial(in_chunks, options, None, one_expert)
     lowered(program, 512)

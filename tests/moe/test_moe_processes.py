@@ -15,7 +15,7 @@ from whole_layers import DEVICES, EXPERTS, TOP_K, ids_of, same
 
 import fastjax
 from fastjax import moe
-from fastjax.moe.balancing import Balancing, balance_of
+from fastjax.moe.arrangement import Options, balance_of
 from fastjax.traced import levelling
 
 P = jax.P
@@ -168,7 +168,8 @@ def split_experts(way):
     """Those that have copies, if they are levelled for the rows of all tokens at once."""
     _, _, params, _, ids = problem()
     of_one = sum(leaf[0].nbytes for leaf in params)
-    balance = balance_of(Balancing(True, COPIES, of_one), way.topology, TOKENS, TOP_K, EXPERTS)
+    options = Options(EXPERTS, "x", balance=True, copies=COPIES, expert_bytes=of_one)
+    balance = balance_of(options, way.topology, TOKENS, TOP_K)
     slots = levelling.level(
         jnp.bincount(ids.ravel(), length=EXPERTS).astype(jnp.int32),
         servers=way.topology.servers,
