@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Sequence
 
 from fastjax.errors import ArgumentError
@@ -118,66 +119,36 @@ def schedule(chunks: Sequence[Parts]) -> Schedule:
     Returns:
       When each part starts and ends.
     """
-    return _Run([[_whole(getattr(parts, name)) for name in _NAMES] for parts in chunks]).done()
+    lasting = [[_whole(getattr(parts, name)) for name in _NAMES] for parts in chunks]
+    planned = [*itertools.accumulate(parts[0] for parts in lasting)]
+    free: dict[str, int] = dict.fromkeys(RESOURCES, 0)
+    tasks, last = [], 0
+
+    def add(part: int, chunk: int, start: int, end: int) -> None:
+        if end > start:
+            name, times = _NAMES[part], (start / _IN_A_SECOND, end / _IN_A_SECOND)
+            tasks.append(Task(name, _RESOURCE_OF[name], chunk, *times))
+
+    for chunk, end in enumerate(planned):
+        add(0, chunk, end - lasting[chunk][0], end)
+    ready = [(planned[0], 0, _OUT)] if planned else []  # a heap: when, chunk, part
+    while ready:
+        end, chunk, part = heapq.heappop(ready)
+        if lasting[chunk][part]:
+            resource = _RESOURCE_OF[_NAMES[part]]
+            start = max(end, free[resource])
+            free[resource] = end = start + lasting[chunk][part]
+            add(part, chunk, start, end)
+        last = max(last, end)
+        if part + 1 < len(_NAMES):
+            heapq.heappush(ready, (end, chunk, part + 1))
+        if part == _OUT and chunk + 1 < len(planned):
+            heapq.heappush(ready, (max(end, planned[chunk + 1]), chunk + 1, _OUT))
+    return Schedule(tuple(tasks), last / _IN_A_SECOND)
 
 
 def _whole(seconds: float) -> int:
     return round(seconds * _IN_A_SECOND)
-
-
-class _Run:
-    """Simulates the resources. Parts that are ready wait in a heap: (when, chunk, part)."""
-
-    def __init__(self, lasting: list[list[int]]):
-        self._lasting = lasting
-        self._free: dict[str, int] = dict.fromkeys(RESOURCES, 0)
-        self._waiting: list[tuple[int, int, int]] = []
-        self._tasks: list[Task] = []
-        self._planned = [0] * len(lasting)
-        self._last = 0
-
-    def done(self) -> Schedule:
-        """Runs all."""
-        now = 0
-        for chunk, parts in enumerate(self._lasting):
-            start, now = now, now + parts[0]
-            self._planned[chunk] = now
-            self._add(0, chunk, start, now)
-        if self._lasting:
-            self._ready(self._planned[0], 0, _OUT)
-        while self._waiting:
-            when, chunk, part = heapq.heappop(self._waiting)
-            end = self._place(when, chunk, part)
-            self._follow(end, chunk, part)
-        return Schedule(tuple(self._tasks), self._last / _IN_A_SECOND)
-
-    def _add(self, part: int, chunk: int, start: int, end: int) -> None:
-        if end > start:
-            name = _NAMES[part]
-            times = start / _IN_A_SECOND, end / _IN_A_SECOND
-            self._tasks.append(Task(name, _RESOURCE_OF[name], chunk, *times))
-
-    def _place(self, when: int, chunk: int, part: int) -> int:
-        """Runs a part as soon as its resource is free; returns its end."""
-        lasting = self._lasting[chunk][part]
-        if not lasting:
-            return when
-        resource = _RESOURCE_OF[_NAMES[part]]
-        start = max(when, self._free[resource])
-        self._free[resource] = end = start + lasting
-        self._add(part, chunk, start, end)
-        return end
-
-    def _follow(self, when: int, chunk: int, part: int) -> None:
-        """Makes ready the parts that may start when a part ends."""
-        self._last = max(self._last, when)
-        if part + 1 < len(_NAMES):
-            self._ready(when, chunk, part + 1)
-        if part == _OUT and chunk + 1 < len(self._lasting):
-            self._ready(max(when, self._planned[chunk + 1]), chunk + 1, _OUT)
-
-    def _ready(self, when: int, chunk: int, part: int) -> None:
-        heapq.heappush(self._waiting, (when, chunk, part))
 
 
 __all__ = ["RESOURCES", "Parts", "Schedule", "Task", "schedule"]

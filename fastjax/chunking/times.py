@@ -89,7 +89,7 @@ class _Work:
     tokens: int
     top_k: int
     row_bytes: int
-    crossing_bytes: int
+    crossing_bytes: int | None
     experts: int
     seconds_per_row: float
     chunk_overhead: float
@@ -115,6 +115,7 @@ class _Work:
             out = each.exchange if crosses else 0.0
             return Parts(each.planning, out, inside, work, inside, out)
         n = self.topology.servers
+        assert self.crossing_bytes is not None  # by `_checked`
         crossing = prices.crossing_rows(tokens, n, self.experts, self.top_k)
         out, back = (
             prices.of_crossing(self.topology, crossing, self.scheduler, size)
@@ -189,8 +190,10 @@ def layer_time(
       OptionError: there is no such scheduler, or it needs NICs that have failed.
     """
     work = _checked(
-        topology, tokens, top_k, row_bytes, num_experts, seconds_per_row, crossing_bytes,
-        chunk_overhead, scheduler, backward,
+        _Work(
+            topology, tokens, top_k, row_bytes, crossing_bytes, num_experts, seconds_per_row,
+            chunk_overhead, scheduler, bool(backward),
+        )
     )  # fmt: skip
     if chunks is None:
         counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
@@ -215,49 +218,40 @@ def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
     return min(near, key=lambda found: found.chunks)
 
 
-def _checked(
-    topology: Topology,
-    tokens: int,
-    top_k: int,
-    row_bytes: int,
-    num_experts: int,
-    seconds_per_row: float,
-    crossing_bytes: int | None,
-    chunk_overhead: float,
-    scheduler: str,
-    backward: bool,
-) -> _Work:
-    check_topology(topology)
-    tokens = _integer("tokens", tokens, 0, 2**31 - 1)
-    experts = _integer("num_experts", num_experts, 1, 2**31 - 1)
+def _checked(work: _Work) -> _Work:
+    """The same, of numbers in their ranges."""
+    check_topology(work.topology)
+    topology = work.topology
+    tokens = _integer("tokens", work.tokens, 0, 2**31 - 1)
+    experts = _integer("num_experts", work.experts, 1, 2**31 - 1)
     if experts % topology.num_devices:
         raise ArgumentError(
             f"num_experts must divide over the {topology.num_devices} devices, got {experts}."
         )
-    top_k = _integer("top_k", top_k, 1, experts)
-    check_row_bytes(row_bytes)
+    top_k = _integer("top_k", work.top_k, 1, experts)
+    check_row_bytes(work.row_bytes)
+    crossing_bytes = work.crossing_bytes
     if crossing_bytes is None:
         of_server = experts // topology.servers
-        crossing_bytes = prices.crossing_row_bytes(int(row_bytes), top_k, of_server)
+        crossing_bytes = prices.crossing_row_bytes(int(work.row_bytes), top_k, of_server)
     check_row_bytes(crossing_bytes)
-    work = _Work(
+    seconds_per_row = _seconds("seconds_per_row", work.seconds_per_row)
+    if tokens * top_k * seconds_per_row > _MOST_SECONDS:
+        raise ArgumentError(
+            f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
+            f"{_MOST_SECONDS:g} s, got {work.seconds_per_row!r}."
+        )
+    return dataclasses.replace(
+        work,
         topology=dataclasses.replace(topology, placement=None),
         tokens=tokens,
         top_k=top_k,
-        row_bytes=int(row_bytes),
+        row_bytes=int(work.row_bytes),
         crossing_bytes=int(crossing_bytes),
         experts=experts,
-        seconds_per_row=_seconds("seconds_per_row", seconds_per_row),
-        chunk_overhead=_seconds("chunk_overhead", chunk_overhead),
-        scheduler=scheduler,
-        backward=bool(backward),
+        seconds_per_row=seconds_per_row,
+        chunk_overhead=_seconds("chunk_overhead", work.chunk_overhead),
     )
-    if tokens * top_k * work.seconds_per_row > _MOST_SECONDS:
-        raise ArgumentError(
-            f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
-            f"{_MOST_SECONDS:g} s, got {seconds_per_row!r}."
-        )
-    return work
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> int:

@@ -294,11 +294,8 @@ def _forward(
         return worked[chunk][1]
 
     def start_back(chunk: int, spread: Spread, made: _Work, token: Token) -> Begun:
-        ends, payload_dtype = (
-            (spread.route, every[chunk].crossing),
-            layer.arrangements[chunk].payload_dtype,
-        )
-        return ways.start_sums(made.rows, made.factors, *ends, payload_dtype, token, spread.token)
+        ends, tokens = (spread.route, every[chunk].crossing), (token, spread.token)
+        return ways.start_sums(made.rows, made.factors, *ends, layer.payload_dtype, *tokens)
 
     returning, last = in_order(
         range(len(planned)),
