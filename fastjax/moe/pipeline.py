@@ -102,7 +102,9 @@ def _run_forward(layer: _Layer, *primals: Any) -> Any:
     values, planned, token = custom_vjp_primal_tree_values(primals)
     ordered = jax.tree.map(jax.lax.stop_gradient, values)
     results, kept = _forward(layer, ordered, planned, token, wanted)
-    return _of_values(layer, results, values, planned), (wanted, values, planned, kept)
+    plain = functools.partial(_one_by_one, layer)
+    results = _derived(lambda *operands: operands[-1], plain, values, planned, results)
+    return results, (wanted, values, planned, kept)
 
 
 @jax.named_scope("moe_gradient")
@@ -114,74 +116,41 @@ def _run_backward(layer: _Layer, residuals: Any, cts: Any) -> Any:
         jnp.zeros_like(arrays.empty, shape=ct.shape) if isinstance(ct, SymbolicZero) else ct
         for (arrays, _), ct in zip(kept, cts, strict=True)
     )
-    return _cotangents(layer, wanted, values, planned, kept, cts), None, None
+    in_order, plain = (functools.partial(f, layer, wanted) for f in (_backward, _cotangents))
+    return _derived(in_order, plain, (values, cts), planned, kept), None, None
 
 
 _run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
 
 
-# An ordered pipeline has no derivatives of its own. Further ones are those of chunks one by one.
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _of_values(
-    layer: _Layer, results: tuple[jax.Array, ...], values: _Values, planned: Sequence[Planned]
-) -> tuple[jax.Array, ...]:
-    """The results, with the derivatives that they have by `values`."""
-    del layer, values, planned
-    return results
-
-
-def _of_values_forward(layer: _Layer, *operands: Any) -> Any:
-    return _of_values(layer, *operands), operands[1:]
-
-
-def _of_values_backward(layer: _Layer, operands: Any, cts: Any) -> Any:
-    values, planned = operands
-    _, vjp = jax.vjp(lambda values: _one_by_one(layer, values, planned), values)
-    return None, *vjp(cts), None
-
-
-_of_values.defvjp(_of_values_forward, _of_values_backward)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _cotangents(
-    layer: _Layer,
-    wanted: _Wanted,
-    values: _Values,
-    planned: Sequence[Planned],
+def _derived(
+    in_order: Callable[..., Any],
+    plain: Callable[[Any, Any], Any],
+    values: Any,
+    constants: Any,
     kept: Any,
-    cts: tuple[jax.Array, ...],
-) -> _Values:
-    return _backward(layer, wanted, values, planned, kept, cts)
+) -> Any:
+    """What is made in an order, of values and arrays that have been kept.
+
+    That has no derivatives. These are those of `plain`, which makes the same of values alone.
+    """
+    del plain
+    return in_order(values, constants, kept)
 
 
-def _cotangents_forward(layer: _Layer, wanted: _Wanted, *operands: Any) -> Any:
-    values, planned, _, cts = operands
-    return _cotangents(layer, wanted, *operands), (values, planned, cts)
+def _derived_forward(in_order: Any, plain: Any, *operands: Any) -> Any:
+    return _derived(in_order, plain, *operands), operands[:2]
 
 
-def _cotangents_backward(layer: _Layer, wanted: _Wanted, residuals: Any, values_ct: Any) -> Any:
-    del wanted  # as `values_ct` says
-    values, planned, cts = residuals
-
-    def cotangents(values: _Values, cts: Any) -> _Values:
-        _, vjp = jax.vjp(lambda values: _one_by_one(layer, values, planned), values)
-        (made,) = vjp(cts)
-        return jax.tree.map(
-            lambda wanted, ct: None if wanted is None else ct,
-            values_ct,
-            made,
-            is_leaf=lambda leaf: leaf is None,
-        )
-
-    _, vjp = jax.vjp(cotangents, values, cts)
-    values_ct, cts_ct = vjp(values_ct)
-    return values_ct, None, None, cts_ct
+def _derived_backward(in_order: Any, plain: Callable[..., Any], operands: Any, cts: Any) -> Any:
+    del in_order
+    values, constants = operands
+    _, vjp = jax.vjp(lambda values: plain(values, constants), values)
+    return *vjp(cts), None, None
 
 
-_cotangents.defvjp(_cotangents_forward, _cotangents_backward)
+_derived.defvjp(_derived_forward, _derived_backward)
 
 
 def _one_by_one(
@@ -191,6 +160,18 @@ def _one_by_one(
     weights = values.weights or [None] * len(planned)
     chunks = zip(values.x, weights, planned, layer.arrangements, strict=True)
     return tuple(ways.one_chunk(*chunk, layer.experts, values.params) for chunk in chunks)
+
+
+def _cotangents(
+    layer: _Layer, wanted: _Wanted, operands: tuple[_Values, Any], planned: Sequence[Planned]
+) -> _Values:
+    """Those of `_one_by_one`, where `_backward` has any."""
+    values, cts = operands
+    _, vjp = jax.vjp(lambda values: _one_by_one(layer, values, planned), values)
+    made = jax.tree.map(lambda ct: None if ct.dtype == jax.dtypes.float0 else ct, *vjp(cts))
+    x = made.x if wanted.x else (None,) * len(made.x)
+    weights = made.weights if wanted.weights or made.weights is None else (None,) * len(x)
+    return made._replace(x=x, weights=weights)
 
 
 @jax.tree_util.register_static
@@ -323,13 +304,12 @@ def _forward(
 def _backward(
     layer: _Layer,
     wanted: _Wanted,
-    values: _Values,
+    operands: tuple[_Values, tuple[jax.Array, ...]],
     planned: Sequence[Planned],
     kept: Sequence[tuple[Kept, Any]],
-    cts: tuple[jax.Array, ...],
 ) -> _Values:
     """The cotangents of tokens, weights and params, the last chunk's first."""
-    every = layer.ways(planned)
+    (values, cts), every = operands, layer.ways(planned)
     x_cts: list[Any] = [None] * len(kept)
     weights_cts: list[Any] = [None] * len(values.weights or ())
     params_ct: list[jax.Array] = []
