@@ -19,7 +19,7 @@ from fastjax.moe.routing import Offsets, Token
 from fastjax.traced.after import after
 from fastjax.traced.exchange import exchange_planned
 from fastjax.traced.nonnegative import look_up, quotient, remainder
-from fastjax.traced.plan import TracedPlan, plan_sizes
+from fastjax.traced.plan import TracedPlan
 
 Params = Any  # a pytree of arrays
 
@@ -91,8 +91,7 @@ def plan_copies(levelled: Levelled | None, arrangement: Arrangement, token: Toke
         wanted.reshape(-1).astype(jnp.int32),
     )
     sizes = offsets.send_sizes if token is None else after(offsets.send_sizes, token)
-    plan = plan_sizes(sizes, group.axes, group.groups, group.spec)
-    return checkpoint.named(Copies(look_up(slots, me), plan, offsets, here))
+    return checkpoint.named(Copies(look_up(slots, me), group.plan(sizes), offsets, here))
 
 
 __all__ = ["Copies", "Params", "plan_copies"]

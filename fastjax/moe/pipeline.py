@@ -198,7 +198,7 @@ def in_order(
     spread: Callable[[int, Any, Token], Spread],
     work: Callable[[int, Spread, Token], Any],
     start_back: Callable[[int, Spread, Any, Token], Any],
-) -> tuple[dict[int, Any], Token]:
+) -> tuple[list[tuple[int, Spread, Any, Any]], Token]:
     """The order of a layer's exchanges and experts, forward and backward alike.
 
     XLA runs collectives in one order, and its threads begin nothing while experts work on them. So
@@ -219,21 +219,23 @@ def in_order(
       start_back: sends the results.
 
     Returns:
-      The results on their way back, and the token of the last of them.
+      Each chunk, its rows, what experts have made of them, and that on its way back; and the token
+      of the last of these.
     """
     sent = {}
     for chunk in chunks:
         sent[chunk] = start(chunk, token)
         token = sent[chunk].token
     turn = inside = token
-    returning = {}
+    returning = []
     for chunk in chunks:
         rows = spread(chunk, sent[chunk], inside)
         inside = rows.token
         made = work(chunk, rows, turn)
-        returning[chunk] = start_back(chunk, rows, made, token)
-        if returning[chunk] is not None:
-            token = turn = returning[chunk].token
+        back = start_back(chunk, rows, made, token)
+        if back is not None:
+            token = turn = back.token
+        returning.append((chunk, rows, made, back))
         if chunk == chunks[0]:
             inside = token
     return returning, token
@@ -254,9 +256,8 @@ def _forward(
 ) -> tuple[tuple[jax.Array, ...], list[tuple[Kept, Any]]]:
     """The results; and, where cotangents are wanted, arrays for the backward pass."""
     every, weights = layer.ways(planned), values.weights or [None] * len(planned)
-    worked: dict[int, tuple[Spread, _Work]] = {}
 
-    def work(chunk: int, spread: Spread, turn: Token) -> _Work:
+    def work(spread: Spread, turn: Token) -> _Work:
         rows, factors, route = _rows(spread, turn), spread.factors(turn), spread.route
         floats, others, joined = types.split(values.params)
 
@@ -270,9 +271,7 @@ def _forward(
             made, vjp = jax.vjp(of, rows, floats)
         else:
             made, vjp = jax.vjp(functools.partial(of, rows), floats)
-        made = ways.check_rows(made, route.rows)
-        worked[chunk] = spread, _Work(made, factors, vjp)
-        return worked[chunk][1]
+        return _Work(ways.check_rows(made, route.rows), factors, vjp)
 
     def start_back(chunk: int, spread: Spread, made: _Work, token: Token) -> Begun:
         ends, tokens = (spread.route, every[chunk].crossing), (token, spread.token)
@@ -283,12 +282,11 @@ def _forward(
         token,
         lambda c, token: every[c].start(values.x[c], weights[c], token),
         lambda c, sent, token: every[c].spread(sent, token),
-        work,
+        lambda _, spread, turn: work(spread, turn),
         start_back,
     )
     results, kept = [], []
-    for chunk, sent in returning.items():
-        spread, (made, factors, vjp) = worked[chunk]
+    for chunk, spread, (made, factors, vjp), sent in returning:
         ends = spread.route, every[chunk].crossing
         sums, choices = ways.finish_sums(sent, weights[chunk], *ends, last)
         results.append(sums.astype(made.dtype))
@@ -336,7 +334,7 @@ def _backward(
         work,
         start_back,
     )
-    for chunk, sent in returning.items():
+    for chunk, _, _, sent in returning:
         rows, each = every[chunk].finish_back(sent, cts[chunk], kept[chunk][0], last)
         if wanted.x:
             assert rows is not None

@@ -15,7 +15,7 @@ from fastjax.moe.routing import Choices, Crossing, Offsets, Route, Sorted, Token
 from fastjax.moe.servers import ExchangeGroup, Experts, Servers
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up, permuted, quotient, remainder
-from fastjax.traced.plan import plan_and_gather, plan_sizes
+from fastjax.traced.plan import plan_and_gather
 
 Deal = Callable[[jax.Array], Dealt]
 
@@ -110,9 +110,10 @@ def route(
       deal: deals the counts.
     """
     me, exists = group.position(), by_expert.choices.experts < experts.count
-    plan, kept, told = None, None, (group.axes, group.groups, group.spec, experts.count)
+    plan = kept = None
     if counts is None:
         sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, token)
+        told = group.axes, group.groups, group.spec, experts.count
         plan, counts = plan_and_gather(sizes, *told)
     dealt = routing.at_home(counts) if deal is None else deal(counts)
     if experts.may_drop:
@@ -121,7 +122,7 @@ def route(
     found = routing.find(dealt, me, experts.alignment)
     if plan is None:
         sizes = sizes_to_plan(found[0].send_sizes, by_expert.choices.wrong, token)
-        plan = plan_sizes(sizes, *told)
+        plan = group.plan(sizes, experts.count)
     room = _room(exists, kept, counts, dealt)
     route = Route(room.kept, plan, by_expert.order, by_expert.place, *found, experts.rows)
     return checkpoint.named(Routed(route, room))
@@ -240,7 +241,7 @@ def plan_crossing(
     token_of, server_of = _list(goes, entry, min(top_k, servers.count - 1))
     sizes = sizes_to_plan(dispatch.send_sizes, wanted.choices.wrong, token)
     found = Crossing(
-        plan=plan_sizes(sizes, group.axes, group.groups, group.spec, servers.num_experts),
+        plan=group.plan(sizes, servers.num_experts),
         dispatch=dispatch,
         combine=combine,
         token=token_of,

@@ -20,11 +20,11 @@ from fastjax.jax_compat import Axes
 from fastjax.moe import checkpoint, routing, types
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.planning import sizes_to_plan
+from fastjax.moe.servers import ExchangeGroup
 from fastjax.moe.ways import Experts, add_up, check_rows
 from fastjax.topology import Topology
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up
-from fastjax.traced.plan import plan_sizes
 from fastjax.traced.plan_spec import PlanSpec
 
 _warned: set[Axes] = set()
@@ -157,10 +157,9 @@ def _refused(by_expert: routing.Sorted, whole: Arrangement) -> jax.Array:
     """
     axes, direct = whole.group.axes, scheduler_traits.FALLBACK
     alone = tuple((position,) for position in range(jax.lax.axis_size(axes)))
-    spec = PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes)
+    group = ExchangeGroup(axes, alone, PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes))
     sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, None)
-    plan = plan_sizes(sizes, axes, alone, spec, whole.experts.count)
-    return after(by_expert.counts, plan.table)
+    return after(by_expert.counts, group.plan(sizes, whole.experts.count).table)
 
 
 __all__ = ["gathered", "is_summed", "parts_of", "summed", "warn_of_copies"]

@@ -13,6 +13,7 @@ from fastjax import scheduler_traits
 from fastjax.topology import Topology
 from fastjax.traced.axes import Axes, Groups, position
 from fastjax.traced.nonnegative import is_identity, look_up
+from fastjax.traced.plan import TracedPlan, plan_sizes
 from fastjax.traced.plan_primitive import gather_counts
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -51,6 +52,10 @@ class ExchangeGroup:
         """The number of this device, server by server."""
         own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
         return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
+
+    def plan(self, send_sizes: jax.Array, experts: int = 0) -> TracedPlan:
+        """The plan of an exchange; messages say of how many experts it is."""
+        return plan_sizes(send_sizes, self.axes, self.groups, self.spec, experts)
 
     def gather(
         self, counts: Sequence[jax.Array], experts: int = 0, servers: int = 0
