@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr
 from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, types
-from fastjax.moe.programs import effects, evaluated, names_values
+from fastjax.moe.programs import effects, evaluated, names_values, opened
 from fastjax.moe.tiles import Params as TileParams
 from fastjax.moe.tiles import Runs, lengths, over_groups
 from fastjax.traced.nonnegative import look_up
@@ -23,7 +22,6 @@ from fastjax.traced.reverse_mode import in_reverse_mode
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
-_CAPTURED = object()
 
 
 def grouped_map(
@@ -94,11 +92,9 @@ def grouped_map(
         rows: Any, masked: Any, params: TileParams, fixed: TileParams
     ) -> tuple[Any, TileParams]:
         del masked
-        jaxpr, consts = programs[len(rows[0])]
-        traced = iter(shared(params.shared, fixed.shared))
-        consts = [next(traced) if const is _CAPTURED else const for const in consts]
+        program = programs[len(rows[0])](shared(params.shared, fixed.shared))
         own = of_groups(params.of_groups, fixed.of_groups)
-        made = evaluated(ClosedJaxpr(jaxpr, consts), rows[0], *own)
+        made = evaluated(program, rows[0], *own)
         return tuple(made), TileParams((), ())
 
     floats = TileParams(floats_of_groups, floats)
@@ -111,12 +107,11 @@ def grouped_map(
 
 def _programs(
     function: Function, leaves: list[jax.Array], structure: Any, lengths: Iterable[int]
-) -> tuple[dict[int, tuple[Jaxpr, list[Any]]], list[jax.Array], list[jax.Array]]:
-    """The function's program for each number of rows; what it uses from around it; the operands.
+) -> tuple[dict[int, Callable[..., ClosedJaxpr]], list[jax.Array], list[jax.Array]]:
+    """What closes the function's program for each number of rows; what it captures; the operands.
 
-    _CAPTURED stands for what is used, among the constants of programs. The operands, and what is
-    used, vary over all axes that any of them, or the result, varies over. Then cotangents are
-    summed over devices once, and not in loops of which devices have different turns.
+    The latter two vary over all axes that any of them, or the result, varies over. Then cotangents
+    are summed over devices once, and not in loops of which devices have different turns.
     """
     axes: frozenset[Any] = frozenset()
     while True:
@@ -124,10 +119,7 @@ def _programs(
         rows, params, _ = jax.tree.unflatten(structure, leaves)
         one = jax.tree.map(lambda p: p[0], params)
         programs = {length: _traced(function, rows[:length], one) for length in {*lengths}}
-        captured, *others = (
-            [value for value in program.consts if isinstance(value, Tracer)]
-            for program in programs.values()
-        )
+        closings, (captured, *others) = zip(*map(opened, programs.values()), strict=True)
         if any([*map(id, captured)] != [*map(id, other)] for other in others):
             raise ArgumentError("function must use the same values however many rows it gets.")
         found = [jax.typeof(v) for v in captured] + [p.out_avals[0] for p in programs.values()]
@@ -135,14 +127,7 @@ def _programs(
         if axes <= jax_compat.vma(jax.typeof(rows)):
             count = len(captured)
             captured = jax_compat.vary_together([*captured, rows], ())[:count]
-            without = {
-                length: (
-                    program.jaxpr,
-                    [_CAPTURED if isinstance(c, Tracer) else c for c in program.consts],
-                )
-                for length, program in programs.items()
-            }
-            return without, captured, leaves
+            return dict(zip(programs, closings, strict=True)), captured, leaves
 
 
 def _runs_of(group_sizes: jax.Array, group_rows: jax.Array | None) -> Runs:

@@ -14,6 +14,8 @@ from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe.arrangement import Arrangement
 
+_CAPTURED = object()
+
 
 def effects(program: ClosedJaxpr) -> set[Any]:
     """Effects of a traced program, and primitives of fastjax in it.
@@ -51,6 +53,24 @@ def _programs_in(equation: JaxprEqn) -> list[Any]:
     return [getattr(p, "jaxpr", p) for p in parts if isinstance(p, ClosedJaxpr | Jaxpr)]
 
 
+def opened(
+    program: ClosedJaxpr,
+) -> tuple[Callable[[Iterable[jax.Array]], ClosedJaxpr], list[jax.Array]]:
+    """A function of the traced values that a program captures, which closes it, and these values.
+
+    The function may outlive traces in JAX's caches, so it has no traced values.
+    """
+    jaxpr = program.jaxpr
+    captured: list[Any] = [value for value in program.consts if isinstance(value, Tracer)]
+    consts = [_CAPTURED if isinstance(value, Tracer) else value for value in program.consts]
+
+    def close(captured: Iterable[jax.Array]) -> ClosedJaxpr:
+        values = iter(captured)
+        return ClosedJaxpr(jaxpr, [next(values) if c is _CAPTURED else c for c in consts])
+
+    return close, captured
+
+
 def closed(
     experts: Callable[..., jax.Array],
     params: Any,
@@ -75,17 +95,15 @@ def closed(
         *leaves, _ = jax_compat.vary_together([*leaves, x], arrangements[0].group.axes)
         examples = jax.tree.unflatten(structure, leaves)
         program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
-        programs[rows] = program, jax.tree.structure(made)
+        close, captured[rows] = opened(program)
+        programs[rows] = close, jax.tree.structure(made)
         any_effects |= bool(effects(program))
-        captured[rows] = [value for value in program.consts if isinstance(value, Tracer)]
 
     def converted(rows: jax.Array, *rest: Any) -> jax.Array:
         *sizes, (params, captured) = rest
-        program, structure = programs[len(rows)]
-        traced = iter(captured[len(rows)])
-        consts = [next(traced) if isinstance(v, Tracer) else v for v in program.consts]
+        close, structure = programs[len(rows)]
         leaves = jax.tree.leaves((rows, *sizes, params))
-        made = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves)
+        made = jaxpr_as_fun(close(captured[len(rows)]))(*leaves)
         return jax.tree.unflatten(structure, made)
 
     return converted, captured, any_effects
@@ -137,4 +155,4 @@ def _as_traced(values: Iterable[Any], atoms: Iterable[Any]) -> bool:
     )
 
 
-__all__ = ["closed", "effects", "evaluated", "names_values"]
+__all__ = ["closed", "effects", "evaluated", "names_values", "opened"]

@@ -103,26 +103,6 @@ def test_bits_of_sums(rng, indexed_as, dtype, crossing):
     np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_narrow_rows_are_summed_in_wide_ones(rng, wide):
-    """Against float64: one rounding of each server's sum, or none if float32 crosses."""
-    x = rng.normal(size=(8 * 16, 32)).astype(jnp.bfloat16)
-    ids = np.argsort(rng.random((8 * 16, EXPERTS)), 1)[:, :8].astype(np.int32)
-    weights = rng.random((8 * 16, 8)).astype(np.float32)
-
-    def local(x, ids, weights):
-        rows, _, handle = dispatched(x, ids, weights=weights)
-        return moe.combine(rows, handle, payload_dtype=jnp.float32 if wide else None)
-
-    mapped = jax.jit(spread(local))
-    got = np.asarray(mapped(x, ids, weights), np.float64)
-    wanted = x.astype(np.float64) * weights.astype(np.float64).sum(1, keepdims=True)
-    error = np.sqrt(((got - wanted) ** 2).sum() / (wanted**2).sum())
-    eps = float(jnp.finfo(jnp.bfloat16).eps)
-    # Rounding to nearest is off by eps / sqrt(12) or so of the last place at most.
-    assert error < (0.3 if wide else 0.45) * eps
-
-
 @pytest.mark.usefixtures("indexed_as")
 @in_turn(
     ("indexed_as", "dtype"),

@@ -162,10 +162,15 @@ def test_an_expert_id_out_of_range(dtype, wrong):
     np.testing.assert_array_equal(dispatched(), 2 * X)  # the next one works
 
 
-def test_an_expert_id_out_of_range_in_chunks():
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"deduplicate": True, "topology": TWO, "buffer_factor": 0.5, "drop": True}],
+    ids=["plain", "crossing"],
+)
+def test_an_expert_id_out_of_range_in_chunks(options):
     def local(x, ids):
         params, weights = jnp.ones((1, 1)), jnp.ones((4, 2))
-        split = {"num_experts": 8, "axis_name": "x", "chunks": 2}
+        split = {"num_experts": 8, "axis_name": "x", "chunks": 2} | options
         return moe.layer(
             x[0], ids[0], weights, params, expert_fn=lambda rows, p: rows * p, **split
         )[None]
