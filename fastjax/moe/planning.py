@@ -67,29 +67,6 @@ class PlannedCrossing(NamedTuple):
 Planned = PlannedCrossing | Routed
 
 
-def find_route(
-    expert_ids: jax.Array,
-    experts: Experts,
-    group: ExchangeGroup,
-    token: Token = None,
-    deal: Deal | None = None,
-) -> Routed:
-    """Where the choices of all devices go, and the plan of their exchange.
-
-    Args:
-      expert_ids: shape (tokens, k), varying over the axes; -1 for choices that go nowhere.
-      experts: of the devices of a group.
-      group: the devices.
-      token: the plan is made after it.
-      deal: deals the counts of all devices to these; None where rows are computed at home.
-    """
-    by_expert = routing.by_expert(routing.check(expert_ids, experts.count), experts.count)
-    counts = None
-    if deal is not None:  # the rows to send depend on the counts of all devices
-        (counts,) = group.gather([by_expert.counts], experts.count)
-    return route(by_expert, counts, experts, group, token, deal)
-
-
 def route(
     by_expert: Sorted,
     counts: jax.Array | None,
@@ -98,16 +75,16 @@ def route(
     token: Token,
     deal: Deal | None,
 ) -> Routed:
-    """Does what `find_route` does, for choices that have been sorted.
+    """Where the choices of all devices go, and the plan of their exchange.
 
     Args:
       by_expert: of this device.
       counts: of all devices, by position, shape (devices, num_experts); None if they are to come
         with the plan, where they alone decide what is sent.
-      experts: see `find_route`, like all others.
+      experts: of the devices of a group.
       group: the devices.
       token: the plan is made after it.
-      deal: deals the counts.
+      deal: deals the counts of all devices to these; None where rows are computed at home.
     """
     me, exists = group.position(), by_expert.choices.experts < experts.count
     plan = kept = None
@@ -324,7 +301,6 @@ __all__ = [
     "Room",
     "Routed",
     "find_room",
-    "find_route",
     "plan_crossing",
     "route",
     "sizes_to_plan",

@@ -18,13 +18,13 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import inside_servers, linear, types, wire
+from fastjax.moe import inside_servers, linear, planning, routing, types, wire
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.crossing import Crossed, Returned, weights_to_send
 from fastjax.moe.inside_servers import Copied
 from fastjax.moe.levelled import deal_inside
 from fastjax.moe.linear import Arrays, Begun
-from fastjax.moe.planning import Planned, PlannedCrossing, Routed, find_route
+from fastjax.moe.planning import Planned, PlannedCrossing, Routed
 from fastjax.moe.routing import Crossing, Route, Token
 from fastjax.moe.transit import Transit, depart
 
@@ -224,11 +224,15 @@ class Deduplicated:
 
         Those without room have been taken out before. The plan is made after `token`.
         """
-        count = self.arrangement.servers.experts
+        count, group = self.arrangement.servers.experts, self.arrangement.inside
         experts = dataclasses.replace(self.arrangement.experts, count=count, may_drop=False)
-        ids, levelled = numbers.astype(jnp.int32) - 1, self.planned.levelled
-        deal = None if levelled is None else functools.partial(deal_inside, levelled=levelled)
-        return find_route(ids, experts, self.arrangement.inside, token, deal).route
+        choices = routing.check(numbers.astype(jnp.int32) - 1, count)
+        by_expert, levelled = routing.by_expert(choices, count), self.planned.levelled
+        if levelled is None:
+            return planning.route(by_expert, None, experts, group, token, None).route
+        (counts,) = group.gather([by_expert.counts], count)
+        deal = functools.partial(deal_inside, levelled=levelled)
+        return planning.route(by_expert, counts, experts, group, token, deal).route
 
 
 Way = EachChoice | Deduplicated
