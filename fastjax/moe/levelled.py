@@ -66,11 +66,6 @@ def deal(counts: jax.Array, levelled: Levelled | None, servers: Servers) -> Deal
     return Dealt(by_position(sizes), by_position(starts))
 
 
-def deal_inside(counts: jax.Array, levelled: Levelled) -> Dealt:
-    """Deals rows of the devices of one server, shape (devices, experts), which is levelled so."""
-    return levelling.deal(counts, levelled, servers=1, devices=len(counts))
-
-
 def _homes(levelled: Levelled) -> jax.Array:
     """The rank of the home of each group's expert, shape (ranks, groups); 0 for unused slots."""
     ranks, copies = levelled.slots.shape
@@ -92,4 +87,4 @@ def of_server(levelled: Levelled, servers: Servers, server: jax.Array) -> Levell
     return Levelled(jnp.where(slots < 0, -1, slots - server * servers.experts), rows)
 
 
-__all__ = ["Dealt", "Levelled", "deal", "deal_inside", "level", "of_kept", "of_server"]
+__all__ = ["Dealt", "Levelled", "deal", "level", "of_kept", "of_server"]

@@ -22,11 +22,11 @@ from fastjax.moe import inside_servers, linear, planning, routing, types, wire
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.crossing import Crossed, Returned, weights_to_send
 from fastjax.moe.inside_servers import Copied
-from fastjax.moe.levelled import deal_inside
 from fastjax.moe.linear import Arrays, Begun
 from fastjax.moe.planning import Planned, PlannedCrossing, Routed
 from fastjax.moe.routing import Crossing, Route, Token
 from fastjax.moe.transit import Transit, depart
+from fastjax.traced import levelling
 
 Weights = jax.Array | None
 Params = Any  # a pytree of arrays
@@ -231,7 +231,8 @@ class Deduplicated:
         if levelled is None:
             return planning.route(by_expert, None, experts, group, token, None).route
         (counts,) = group.gather([by_expert.counts], count)
-        deal = functools.partial(deal_inside, levelled=levelled)
+        devices = self.arrangement.servers.devices
+        deal = functools.partial(levelling.deal, levelled=levelled, servers=1, devices=devices)
         return planning.route(by_expert, counts, experts, group, token, deal).route
 
 
