@@ -16,7 +16,7 @@ Attribute Optional(Attribute attribute) {
 
 Contract Declare() {
   const AttributeGroup site = {"a call site's",
-                               {{"operands", &A::operands},
+                               {{"operands", &A::operand_names},
                                 {"operation", &A::operation},
                                 {"name", &A::name},
                                 {"axis", &A::axis},
@@ -47,7 +47,7 @@ Contract Declare() {
       {Optional({"experts", &A::experts}), Optional({"servers", &A::servers}), Optional({"rank", &A::rank})}};
   const AttributeGroup levelling = {
       "a levelling's",
-      {{"operands", &A::operands}, {"servers", &A::servers}, {"devices", &A::devices}, {"copies", &A::copies}}};
+      {{"operands", &A::operand_names}, {"servers", &A::servers}, {"devices", &A::devices}, {"copies", &A::copies}}};
   const AttributeGroup cost = {"a levelling's", {{"cost_rows", &A::cost_rows}}};
 
   Contract contract;
@@ -118,11 +118,10 @@ ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi:
   if (plans && (result.scheduler < 0 || result.row_bytes < 0 || result.topology.size() == 0)) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a plan's attributes are incomplete"));
   }
+  auto operands = OperandList::Read(call.target, call.operands, result.operand_names);
+  if (!operands.has_value()) return ffi::Unexpected(operands.error());
+  result.operands = *operands;
   return result;
-}
-
-ffi::ErrorOr<OperandList> DecodeOperands(const CustomCall& call, const CallAttributes& attrs) {
-  return OperandList::Read(call.target, call.operands, attrs.operands);
 }
 
 }  // namespace fastjax::handlers

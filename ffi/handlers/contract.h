@@ -19,7 +19,8 @@ using Ints = ffi::Span<const int64_t>;
 // The attributes of a call; those that the call lacks have the values below. Strings and integers lie in XLA's memory,
 // and are valid while the call is instantiated.
 struct CallAttributes {
-  std::string_view operands;  // their names, joined by commas
+  std::string_view operand_names;  // joined by commas
+  OperandList operands;            // what they name
   std::string_view operation;
   std::string_view name;
   std::string_view axis;
@@ -97,9 +98,8 @@ struct Contract {
 
 const Contract& GetContract();
 
-// Reads the attributes that `call` declares, and ignores all others.
+// Reads the attributes that `call` declares, the names of operands among them, and ignores all others.
 ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi::Dictionary& attrs);
-ffi::ErrorOr<OperandList> DecodeOperands(const CustomCall& call, const CallAttributes& attrs);
 
 }  // namespace fastjax::handlers
 

@@ -8,11 +8,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "exchange/call_site.h"
 #include "exchange/int_view.h"
 #include "exchange/status.h"
 #include "handlers/contract.h"
+#include "handlers/handlers.h"
 #include "kernels/copy.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -63,13 +65,23 @@ void DeleteSite(void* site) {
   delete static_cast<Site*>(site);
 }
 
+// Makes the state of a call site. `open` fills it.
+template <typename Site, typename Open>
+ffi::ErrorOr<std::unique_ptr<Site>> MakeSite(const ffi::ErrorOr<CallAttributes>& attrs, const Open& open) {
+  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
+  auto site = std::make_unique<Site>();
+  if (ffi::Error error = open(*attrs, site.get()); error.failure()) return ffi::Unexpected(std::move(error));
+  site->handed_over.Publish();
+  return site;
+}
+
 // Registers the state type of a call site with the XLA that calls, the first time it calls. Doing it here rather
 // than from Python spares users an order of initialisation that is easily got wrong: types must be known before
 // the handlers that return them, and registering one from Python would start the backend on import.
 template <typename Site>
-XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handler, const char* name) {
+XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handler) {
   static constexpr XLA_FFI_TypeInfo kInfo{XLA_FFI_TypeInfo_STRUCT_SIZE, nullptr, DeleteSite<Site>};
-  static XLA_FFI_Error* const failure = ffi::Ffi::RegisterTypeId(frame->api, name, &Site::id, kInfo);
+  static XLA_FFI_Error* const failure = ffi::Ffi::RegisterTypeId(frame->api, Site::kTypeName, &Site::id, kInfo);
   if (failure != nullptr) return failure;
   // No exception may pass through XLA. Only a lack of memory or threads can throw here.
   try {
@@ -77,6 +89,12 @@ XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handl
   } catch (const std::exception& error) {
     return ExhaustedError(frame->api, error.what());
   }
+}
+
+template <typename Site, XLA_FFI_Handler* instantiate, XLA_FFI_Handler* execute>
+Bundle BundleOf() {
+  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, instantiate); },
+          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, execute); }};
 }
 
 }  // namespace fastjax::handlers

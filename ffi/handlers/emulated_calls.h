@@ -34,7 +34,6 @@ struct EmulatedRun {
 
 template <typename Call, typename Site, typename Buffers>
 ffi::Future RunEmulated(Site* state, ffi::RunId run, int32_t ordinal, const Buffers& buffers) {
-  state->handed_over.Receive();
   auto running = std::make_shared<EmulatedRun<Call>>();
   gpu::Caller caller;
   Status loaded = FindEmulatedCaller(*state->gpu, ordinal, &caller);

@@ -87,36 +87,36 @@ bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool r
   return !buffers.indices.has_value() || DecodeIndexed(buffers, reverse, args);
 }
 
-ffi::ErrorOr<OperandList> DecodeExchangeOperands(const CallAttributes& attrs) {
-  auto operands = DecodeOperands(GetContract().exchange, attrs);
-  if (!operands.has_value()) return operands;
+ffi::ErrorOr<CallAttributes> DecodeExchangeCall(const ffi::Dictionary& dictionary) {
+  auto attrs = DecodeAttributes(GetContract().exchange, dictionary);
+  if (!attrs.has_value()) return attrs;
   const auto refused = [](const char* why) {
     return ffi::Unexpected(ffi::Error::InvalidArgument(std::string("fastjax: in an exchange, ") + why));
   };
-  const auto has = [&](Operand operand) { return operands->Has(operand); };
+  const auto has = [&](Operand operand) { return attrs->operands.Has(operand); };
   if (has(Operand::kIndices) != has(Operand::kFactors)) return refused("indices and factors come together");
   if (has(Operand::kStarts) && !has(Operand::kIndices)) return refused("starts are of indices, and there are none");
   if (has(Operand::kStarts) && has(Operand::kToken)) return refused("the exchange of a start takes no starts of rows");
   if (has(Operand::kTable)) {
     if (!has(Operand::kPartition)) return refused("all ranks on one device take no table, which is of one rank");
-    return operands;
+    return attrs;
   }
-  if (attrs.scheduler < 0) return refused("there is neither a table nor a scheduler to make one");
+  if (attrs->scheduler < 0) return refused("there is neither a table nor a scheduler to make one");
   if (!has(Operand::kPartition) && (has(Operand::kIndices) || has(Operand::kToken))) {
     return refused("all ranks on one device take neither indices nor a token");
   }
-  return operands;
+  return attrs;
 }
 
-ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs, const OperandList& operands,
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
                                                     const std::shared_ptr<const CallSite>& site) {
   ExchangeOptions options;
   options.reverse = attrs.reverse;
   options.transposed_table = attrs.transposed_table;
   options.check_overlaps = attrs.check_overlaps;
   options.drop = attrs.drop;
-  options.indexed = operands.Has(Operand::kIndices);
-  if (!operands.Has(Operand::kTable)) {
+  options.indexed = attrs.operands.Has(Operand::kIndices);
+  if (!attrs.operands.Has(Operand::kTable)) {
     auto planning = DecodePlanning(attrs, site);
     if (!planning.has_value()) return ffi::Unexpected(planning.error());
     options.plan = std::move(planning->slices);

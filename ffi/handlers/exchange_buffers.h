@@ -13,11 +13,11 @@ namespace fastjax::handlers {
 // Fills `args` from shapes and addresses alone, and reads no operand. False if types or shapes do not fit each other.
 bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args);
 
-// Returns the operands of a call site that exchanges. An error if some are wanted that do not go together.
-ffi::ErrorOr<OperandList> DecodeExchangeOperands(const CallAttributes& attrs);
+// Reads the attributes of a call site that exchanges. An error if operands are named that do not go together.
+ffi::ErrorOr<CallAttributes> DecodeExchangeCall(const ffi::Dictionary& dictionary);
 
 // Returns the settings of an exchange, which plans itself if it has no table.
-ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs, const OperandList& operands,
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
                                                     const std::shared_ptr<const CallSite>& site);
 
 }  // namespace fastjax::handlers

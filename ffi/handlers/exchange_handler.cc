@@ -8,7 +8,6 @@
 #include "handlers/decode.h"
 #include "handlers/emulated_calls.h"
 #include "handlers/exchange_buffers.h"
-#include "handlers/handlers.h"
 #include "handlers/loopback_calls.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/turns.h"
@@ -41,6 +40,7 @@ class TurnListener final : public FailureListener {
 
 struct ExchangeSite {
   static ffi::TypeId id;
+  static constexpr const char* kTypeName = "fastjax_exchange_site_v2";
   HandedOver handed_over;
   OperandList operands;
   std::shared_ptr<const CallSite> site;
@@ -58,7 +58,7 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
   if (!site.has_value()) return site.error();
   std::shared_ptr<Backend> backend;
   if (Status found = FindBackend(**site, &backend); !found.ok()) return ToError(found);
-  auto options = DecodeExchangeOptions(attrs, state->operands, *site);
+  auto options = DecodeExchangeOptions(attrs, *site);
   if (!options.has_value()) return options.error();
   state->site = *site;
   state->reverse = options->reverse;
@@ -72,21 +72,14 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
 
 template <bool kEmulates>
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictionary) {
-  const auto attrs = DecodeAttributes(GetContract().exchange, dictionary);
-  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
-  auto operands = DecodeExchangeOperands(*attrs);
-  if (!operands.has_value()) return ffi::Unexpected(operands.error());
-  auto state = std::make_unique<ExchangeSite>();
-  state->operands = *operands;
-  if (kEmulates || operands->Has(Operand::kStarts) || !operands->Has(Operand::kPartition)) {
+  return MakeSite<ExchangeSite>(DecodeExchangeCall(dictionary), [](const CallAttributes& attrs, ExchangeSite* state) {
+    state->operands = attrs.operands;
+    if (!kEmulates && !attrs.operands.Has(Operand::kStarts) && attrs.operands.Has(Operand::kPartition)) {
+      return OpenOnCpus(attrs, state);
+    }
     state->emulated = std::make_unique<GpuExchangeSite>();
-    ffi::Error error = OpenGpuExchange(*attrs, *operands, state->emulated.get());
-    if (error.failure()) return ffi::Unexpected(std::move(error));
-  } else if (ffi::Error error = OpenOnCpus(*attrs, state.get()); error.failure()) {
-    return ffi::Unexpected(std::move(error));
-  }
-  state->handed_over.Publish();
-  return state;
+    return OpenGpuExchange(attrs, state->emulated.get());
+  });
 }
 
 // Begins an exchange in its turn, or refuses it then. The handler does not wait for that.
@@ -159,23 +152,9 @@ XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
                            .Ret<ffi::AnyBuffer>()
                            .Attrs());
 
-constexpr const char* kTypeName = "fastjax_exchange_site_v2";
-
-XLA_FFI_Error* CallExecute(XLA_FFI_CallFrame* frame) {
-  return CallWithSiteType<ExchangeSite>(frame, kExecute, kTypeName);
-}
-
 }  // namespace
 
-Bundle Exchange() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiate, kTypeName); },
-          CallExecute};
-}
-
-Bundle EmulatedExchange() {
-  return {
-      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kInstantiateEmulated, kTypeName); },
-      CallExecute};
-}
+Bundle Exchange() { return BundleOf<ExchangeSite, kInstantiate, kExecute>(); }
+Bundle EmulatedExchange() { return BundleOf<ExchangeSite, kInstantiateEmulated, kExecute>(); }
 
 }  // namespace fastjax::handlers

@@ -34,14 +34,13 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
 }
 
 // Finds the site's GPUs, and the backend that moves its rows.
-ffi::Error OpenGpuSite(const CallAttributes& attrs, const OperandList& operands, GpuSite* state,
-                       std::shared_ptr<Backend>* backend) {
+ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, std::shared_ptr<Backend>* backend) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
   const std::string platform(attrs.platform);
   PlatformBackend platform_backend;
   Status found;
-  if (operands.Has(Operand::kPartition)) {
+  if (attrs.operands.Has(Operand::kPartition)) {
     found = FindGpuBackend(platform, **site, &platform_backend);
   } else {
     const auto topology = DecodeTopology(attrs);
@@ -49,7 +48,7 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, const OperandList& operands,
     found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &platform_backend);
   }
   if (!found.ok()) return ToError(found);
-  state->operands = operands;
+  state->operands = attrs.operands;
   state->site = *site;
   state->gpu = std::move(platform_backend.gpu);
   *backend = std::move(platform_backend.backend);
@@ -58,25 +57,24 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, const OperandList& operands,
 
 }  // namespace
 
-ffi::Error OpenGpuExchange(const CallAttributes& attrs, const OperandList& operands, GpuExchangeSite* state) {
+ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, operands, state, &backend); error.failure()) return error;
-  auto options = DecodeExchangeOptions(attrs, operands, state->site);
+  if (ffi::Error error = OpenGpuSite(attrs, state, &backend); error.failure()) return error;
+  auto options = DecodeExchangeOptions(attrs, state->site);
   if (!options.has_value()) return options.error();
   state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(state->site, std::move(*options));
   state->started = attrs.started;
-  state->handed_over.Publish();
   return ffi::Error::Success();
 }
 
-ffi::Error OpenGpuPlan(const CallAttributes& attrs, const OperandList& operands, GpuPlanSite* state) {
+ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   std::shared_ptr<Backend> backend;
-  if (ffi::Error error = OpenGpuSite(attrs, operands, state, &backend); error.failure()) return error;
+  if (ffi::Error error = OpenGpuSite(attrs, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
-  if (operands.Has(Operand::kPartition)) {
+  if (attrs.operands.Has(Operand::kPartition)) {
     state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
   } else if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
     return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
@@ -84,7 +82,6 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, const OperandList& operands,
     state->plan = std::move(planning->tables);
     state->rank = static_cast<int32_t>(attrs.rank);
   }
-  state->handed_over.Publish();
   return ffi::Error::Success();
 }
 

@@ -68,8 +68,8 @@ struct GpuPlanSite : GpuSite {
 };
 
 // Opens a call site. Without an operand `partition`, one device has all ranks of the topology.
-ffi::Error OpenGpuExchange(const CallAttributes& attrs, const OperandList& operands, GpuExchangeSite* state);
-ffi::Error OpenGpuPlan(const CallAttributes& attrs, const OperandList& operands, GpuPlanSite* state);
+ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
+ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state);
 
 // Puts a copy of base on the caller's stream. XLA was asked to give result and base one buffer; it is free not to.
 Status CopyBase(const gpu::Gpu& gpu, const gpu::Caller& caller, const ffi::AnyBuffer& base, std::byte* result);

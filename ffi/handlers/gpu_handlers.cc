@@ -9,7 +9,6 @@
 #include "backends/gpu/device/driver_library.h"
 #include "handlers/exchange_buffers.h"
 #include "handlers/gpu_calls.h"
-#include "handlers/handlers.h"
 #include "handlers/loopback_calls.h"
 
 namespace fastjax::handlers {
@@ -63,35 +62,22 @@ Caller CallerOf(DeviceContext* context, int32_t device) {
 
 struct ExchangeSite : GpuExchangeSite {
   static ffi::TypeId id;
+  static constexpr const char* kTypeName = "fastjax_gpu_exchange_site_v2";
 };
 ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
 struct PlanSite : GpuPlanSite {
   static ffi::TypeId id;
+  static constexpr const char* kTypeName = "fastjax_gpu_plan_site_v2";
 };
 ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-// Makes the state of a call site. `open` fills it.
-template <typename Site, typename Open>
-ffi::ErrorOr<std::unique_ptr<Site>> Instantiate(const ffi::ErrorOr<CallAttributes>& attrs,
-                                                ffi::ErrorOr<OperandList> (*decode)(const CallAttributes&), Open open) {
-  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
-  const auto operands = decode(*attrs);
-  if (!operands.has_value()) return ffi::Unexpected(operands.error());
-  auto state = std::make_unique<Site>();
-  if (ffi::Error error = open(*attrs, *operands, state.get()); error.failure()) return ffi::Unexpected(error);
-  return state;
-}
-
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateExchange(ffi::Dictionary attrs) {
-  return Instantiate<ExchangeSite>(DecodeAttributes(GetContract().exchange, attrs), DecodeExchangeOperands,
-                                   OpenGpuExchange);
+  return MakeSite<ExchangeSite>(DecodeExchangeCall(attrs), OpenGpuExchange);
 }
 
 ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
-  return Instantiate<PlanSite>(
-      DecodeAttributes(GetContract().plan, attrs),
-      [](const CallAttributes& decoded) { return DecodeOperands(GetContract().plan, decoded); }, OpenGpuPlan);
+  return MakeSite<PlanSite>(DecodeAttributes(GetContract().plan, attrs), OpenGpuPlan);
 }
 
 template <typename Call, typename Site, typename Buffers>
@@ -169,25 +155,12 @@ XLA_FFI_DEFINE_HANDLER(kExecutePlan, ExecutePlan, BindExecute<PlanSite>());
 XLA_FFI_DEFINE_HANDLER(kCudaDone, Done<kCuda>, BindDone());
 XLA_FFI_DEFINE_HANDLER(kRocmDone, Done<kRocm>, BindDone());
 
-constexpr const char* kExchangeType = "fastjax_gpu_exchange_site_v2";
-constexpr const char* kPlanType = "fastjax_gpu_plan_site_v2";
-
 }  // namespace
 
-Bundle GpuPlan() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kInstantiatePlan, kPlanType); },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kExecutePlan, kPlanType); }};
-}
+Bundle GpuPlan() { return BundleOf<PlanSite, kInstantiatePlan, kExecutePlan>(); }
+Bundle GpuExchange() { return BundleOf<ExchangeSite, kInstantiateExchange, kExecuteExchange>(); }
 
 XLA_FFI_Error* CudaDoneExecute(XLA_FFI_CallFrame* frame) { return kCudaDone(frame); }
 XLA_FFI_Error* RocmDoneExecute(XLA_FFI_CallFrame* frame) { return kRocmDone(frame); }
-
-Bundle GpuExchange() {
-  return {
-      [](XLA_FFI_CallFrame* frame) {
-        return CallWithSiteType<ExchangeSite>(frame, kInstantiateExchange, kExchangeType);
-      },
-      [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<ExchangeSite>(frame, kExecuteExchange, kExchangeType); }};
-}
 
 }  // namespace fastjax::handlers

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "handlers/decode.h"
-#include "handlers/handlers.h"
 #include "handlers/operands.h"
 #include "planner/dealing.h"
 #include "planner/levelling.h"
@@ -24,6 +23,7 @@ constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 struct LevellingSite {
   static ffi::TypeId id;
+  static constexpr const char* kTypeName = "fastjax_levelling_site_v2";
   HandedOver handed_over;
   OperandList operands;
   const char* name;      // of the call, as messages have it
@@ -37,29 +37,24 @@ struct LevellingSite {
 
 ffi::TypeId LevellingSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
-using SitePointer = std::unique_ptr<LevellingSite>;
-
-ffi::ErrorOr<SitePointer> Instantiate(const CustomCall& call, const char* name, ffi::Dictionary dictionary) {
-  const auto attrs = DecodeAttributes(call, dictionary);
-  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
-  const auto operands = DecodeOperands(call, *attrs);
-  if (!operands.has_value()) return ffi::Unexpected(operands.error());
-  auto site = std::make_unique<LevellingSite>();
-  site->operands = *operands;
-  site->name = name;
-  const auto positive = [](int64_t value) { return value > 0 && value <= kMost; };
-  if (!positive(attrs->servers) || !positive(attrs->devices) || !positive(attrs->copies)) {
-    return ffi::Unexpected(site->Wrong("servers, devices and copies must be positive"));
-  }
-  if (attrs->cost_rows < 0 || attrs->cost_rows > kMost / attrs->copies) {
-    return ffi::Unexpected(site->Wrong("copies * cost_rows must be between 0 and 2^31 - 1"));
-  }
-  site->shape.servers = static_cast<int32_t>(attrs->servers);
-  site->shape.devices = static_cast<int32_t>(attrs->devices);
-  site->shape.copies = static_cast<int32_t>(attrs->copies);
-  site->cost_rows = attrs->cost_rows;
-  site->handed_over.Publish();
-  return site;
+ffi::ErrorOr<std::unique_ptr<LevellingSite>> Instantiate(const CustomCall& call, const char* name,
+                                                         const ffi::Dictionary& dictionary) {
+  return MakeSite<LevellingSite>(DecodeAttributes(call, dictionary), [&](const CallAttributes& attrs, auto* site) {
+    site->operands = attrs.operands;
+    site->name = name;
+    const auto positive = [](int64_t value) { return value > 0 && value <= kMost; };
+    if (!positive(attrs.servers) || !positive(attrs.devices) || !positive(attrs.copies)) {
+      return site->Wrong("servers, devices and copies must be positive");
+    }
+    if (attrs.cost_rows < 0 || attrs.cost_rows > kMost / attrs.copies) {
+      return site->Wrong("copies * cost_rows must be between 0 and 2^31 - 1");
+    }
+    site->shape.servers = static_cast<int32_t>(attrs.servers);
+    site->shape.devices = static_cast<int32_t>(attrs.devices);
+    site->shape.copies = static_cast<int32_t>(attrs.copies);
+    site->cost_rows = attrs.cost_rows;
+    return ffi::Error::Success();
+  });
 }
 
 // Of the call site, for as many experts; none where devices cannot have equally many.
@@ -178,13 +173,8 @@ ffi::Error ExecuteDeal(LevellingSite* site, ffi::RemainingArgs operands, ffi::Re
   return ffi::Error::Success();
 }
 
-ffi::ErrorOr<SitePointer> InstantiateLevel(ffi::Dictionary attrs) {
-  return Instantiate(GetContract().level, "level", attrs);
-}
-
-ffi::ErrorOr<SitePointer> InstantiateDeal(ffi::Dictionary attrs) {
-  return Instantiate(GetContract().deal, "deal", attrs);
-}
+auto InstantiateLevel(ffi::Dictionary attrs) { return Instantiate(GetContract().level, "level", attrs); }
+auto InstantiateDeal(ffi::Dictionary attrs) { return Instantiate(GetContract().deal, "deal", attrs); }
 
 auto ExecuteBinding() {
   return ffi::Ffi::Bind().Ctx<ffi::State<LevellingSite>>().RemainingArgs().Ret<ffi::AnyBuffer>().Attrs();
@@ -195,18 +185,9 @@ XLA_FFI_DEFINE_HANDLER(kInstantiateDeal, InstantiateDeal, ffi::Ffi::BindInstanti
 XLA_FFI_DEFINE_HANDLER(kExecuteLevel, ExecuteLevel, ExecuteBinding());
 XLA_FFI_DEFINE_HANDLER(kExecuteDeal, ExecuteDeal, ExecuteBinding());
 
-constexpr const char* kTypeName = "fastjax_levelling_site_v2";
-
 }  // namespace
 
-Bundle Level() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<LevellingSite>(frame, kInstantiateLevel, kTypeName); },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<LevellingSite>(frame, kExecuteLevel, kTypeName); }};
-}
-
-Bundle Deal() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<LevellingSite>(frame, kInstantiateDeal, kTypeName); },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<LevellingSite>(frame, kExecuteDeal, kTypeName); }};
-}
+Bundle Level() { return BundleOf<LevellingSite, kInstantiateLevel, kExecuteLevel>(); }
+Bundle Deal() { return BundleOf<LevellingSite, kInstantiateDeal, kExecuteDeal>(); }
 
 }  // namespace fastjax::handlers

@@ -9,7 +9,6 @@
 #include "backends/registry.h"
 #include "handlers/decode.h"
 #include "handlers/emulated_calls.h"
-#include "handlers/handlers.h"
 #include "handlers/loopback_calls.h"
 #include "handlers/operands.h"
 #include "handlers/planning.h"
@@ -19,6 +18,7 @@ namespace {
 
 struct PlanSite {
   static ffi::TypeId id;
+  static constexpr const char* kTypeName = "fastjax_plan_site_v2";
   HandedOver handed_over;
   OperandList operands;
   std::shared_ptr<const CallSite> site;
@@ -57,22 +57,15 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, PlanSite* state) {
 
 template <bool kEmulates>
 ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) {
-  const auto attrs = DecodeAttributes(GetContract().plan, dictionary);
-  if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
-  const auto operands = DecodeOperands(GetContract().plan, *attrs);
-  if (!operands.has_value()) return ffi::Unexpected(operands.error());
-  auto state = std::make_unique<PlanSite>();
-  state->operands = *operands;
-  // Emulated GPUs do not gather.
-  if ((kEmulates && attrs->scheduler >= 0) || !operands->Has(Operand::kPartition)) {
+  const auto decoded = DecodeAttributes(GetContract().plan, dictionary);
+  return MakeSite<PlanSite>(decoded, [](const CallAttributes& attrs, PlanSite* state) {
+    state->operands = attrs.operands;
+    // Emulated GPUs do not gather.
+    const bool on_cpus = !kEmulates || attrs.scheduler < 0;
+    if (on_cpus && attrs.operands.Has(Operand::kPartition)) return OpenOnCpus(attrs, state);
     state->emulated = std::make_unique<GpuPlanSite>();
-    ffi::Error error = OpenGpuPlan(*attrs, *operands, state->emulated.get());
-    if (error.failure()) return ffi::Unexpected(std::move(error));
-  } else if (ffi::Error error = OpenOnCpus(*attrs, state.get()); error.failure()) {
-    return ffi::Unexpected(std::move(error));
-  }
-  state->handed_over.Publish();
-  return state;
+    return OpenGpuPlan(attrs, state->emulated.get());
+  });
 }
 
 // Returns the arguments of a device; none where buffers do not fit the call site.
@@ -122,20 +115,9 @@ XLA_FFI_DEFINE_HANDLER(kExecute, Execute,
                            .Ret<ffi::AnyBuffer>()
                            .Attrs());
 
-constexpr const char* kTypeName = "fastjax_plan_site_v2";
-
-XLA_FFI_Error* CallExecute(XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kExecute, kTypeName); }
-
 }  // namespace
 
-Bundle Plan() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kInstantiate, kTypeName); },
-          CallExecute};
-}
-
-Bundle EmulatedPlan() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<PlanSite>(frame, kInstantiateEmulated, kTypeName); },
-          CallExecute};
-}
+Bundle Plan() { return BundleOf<PlanSite, kInstantiate, kExecute>(); }
+Bundle EmulatedPlan() { return BundleOf<PlanSite, kInstantiateEmulated, kExecute>(); }
 
 }  // namespace fastjax::handlers

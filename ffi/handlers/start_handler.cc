@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "handlers/decode.h"
-#include "handlers/handlers.h"
 #include "rendezvous/turns.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -19,6 +18,7 @@ struct StartSite {
   ~StartSite() { Turns::Get().Forget(this); }
 
   static ffi::TypeId id;
+  static constexpr const char* kTypeName = "fastjax_start_site_v2";
   HandedOver handed_over;
 };
 
@@ -29,11 +29,8 @@ bool IsToken(const ffi::AnyBuffer& buffer) {
 }
 
 ffi::ErrorOr<std::unique_ptr<StartSite>> Instantiate(ffi::Dictionary attrs) {
-  const auto decoded = DecodeAttributes(GetContract().start, attrs);
-  if (!decoded.has_value()) return ffi::Unexpected(decoded.error());
-  auto site = std::make_unique<StartSite>();
-  site->handed_over.Publish();
-  return site;
+  const auto nothing = [](const CallAttributes&, StartSite*) { return ffi::Error::Success(); };
+  return MakeSite<StartSite>(DecodeAttributes(GetContract().start, attrs), nothing);
 }
 
 // Of the arrays that it waits for, some are tokens; others that look like them are numbers of no turn.
@@ -56,14 +53,9 @@ XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().At
 XLA_FFI_DEFINE_HANDLER(kStart, Start,
                        ffi::Ffi::Bind().Ctx<ffi::State<StartSite>>().RemainingArgs().Ret<ffi::AnyBuffer>().Attrs());
 
-constexpr const char* kTypeName = "fastjax_start_site_v2";
-
 }  // namespace
 
-Bundle Start() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<StartSite>(frame, kInstantiate, kTypeName); },
-          [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<StartSite>(frame, kStart, kTypeName); }};
-}
+Bundle Start() { return BundleOf<StartSite, kInstantiate, kStart>(); }
 
 std::vector<std::pair<int64_t, int32_t>> TakeRecordOfTurns() { return Turns::Get().TakeRecord(); }
 
