@@ -19,7 +19,7 @@ def gpu_registrations(platform: str) -> dict:
 
 def declared_calls() -> dict:
     """
-    By target: (name, needed) of the operands that handlers find, and (name, kind, optional) of the attributes.
+    By target: (name, needed) of the operands that handlers find, (name, kind, optional) of the attributes, and the place of the operand whose memory the result takes, or -1.
     """
 
 def record_of_turns() -> list[tuple[int, int]]:

@@ -67,11 +67,12 @@ Contract Declare() {
                         {"starts", Operand::kStarts, false},
                         {"token", Operand::kToken, false},
                         {"partition", Operand::kPartition, false}},
-                       {site, processes, planning, exchange}};
+                       {site, processes, planning, exchange},
+                       1};
   // Without its number XLA would merge two calls of the same operands.
   contract.start = {"fastjax_start_v2", {}, {{"a call site's", {{"channel", &A::channel}}}}};
-  contract.done = {"fastjax_done_v2", {}, {}};
-  contract.after = {"fastjax_after_v2", {}, {{"a call site's", {{"detached", &A::detached}}}}};
+  contract.done = {"fastjax_done_v2", {}, {}, 0};
+  contract.after = {"fastjax_after_v2", {}, {{"a call site's", {{"detached", &A::detached}}}}, 0};
   contract.level = {"fastjax_level_v2", {{"rows", Operand::kRows}}, {levelling, cost}};
   contract.deal = {"fastjax_deal_v2",
                    {{"counts", Operand::kCounts}, {"slots", Operand::kSlots}, {"rows", Operand::kRows}},

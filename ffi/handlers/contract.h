@@ -1,5 +1,5 @@
-// The custom calls: operands and attributes of each, declared once. fastjax/traced/contract.py has the same for Python,
-// and a test compares the two. Compiled and exported programs contain all of it, so it is a format.
+// The custom calls: operands and attributes of each, declared once. fastjax/traced/contract.py emits calls by these
+// declarations. Compiled and exported programs contain all of it, so it is a format.
 #ifndef FASTJAX_HANDLERS_CONTRACT_H_
 #define FASTJAX_HANDLERS_CONTRACT_H_
 
@@ -77,8 +77,9 @@ struct AttributeGroup {
 
 struct CustomCall {
   const char* target;
-  std::vector<OperandRule> operands;  // that it may name; others have no names
+  std::vector<OperandRule> operands;  // that it may name; others have no names, and are told apart by their places
   std::vector<AttributeGroup> groups;
+  int32_t in_place = -1;  // the place of the operand whose memory the result takes, if any
 };
 
 struct Contract {

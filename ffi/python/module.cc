@@ -183,7 +183,8 @@ nb::dict GpuRegistrations(const std::string& platform) {
   return targets;
 }
 
-// By target: (name, whether it is needed) of the operands, and (name, kind, whether it is optional) of the attributes.
+// By target: (name, whether it is needed) of the operands, (name, kind, whether it is optional) of the attributes, and
+// the place of the operand whose memory the result takes, or -1.
 nb::dict DeclaredCalls() {
   nb::dict calls;
   for (const handlers::CustomCall* call : handlers::GetContract().calls()) {
@@ -195,7 +196,7 @@ nb::dict DeclaredCalls() {
         attributes.append(nb::make_tuple(attribute.name, attribute.kind(), attribute.optional));
       }
     }
-    calls[call->target] = nb::make_tuple(operands, attributes);
+    calls[call->target] = nb::make_tuple(operands, attributes, call->in_place);
   }
   return calls;
 }
@@ -210,7 +211,8 @@ NB_MODULE(_core, m) {
         "The CPU handlers, by custom-call target, as jax.ffi registers them; of devices that emulate GPUs, or not.");
   m.def("gpu_registrations", &GpuRegistrations, nb::arg("platform"), "The handlers of CUDA or of ROCm programs.");
   m.def("declared_calls", &DeclaredCalls,
-        "By target: (name, needed) of the operands that handlers find, and (name, kind, optional) of the attributes.");
+        "By target: (name, needed) of the operands that handlers find, (name, kind, optional) of the attributes, and "
+        "the place of the operand whose memory the result takes, or -1.");
   m.def("record_of_turns", &handlers::TakeRecordOfTurns,
         "For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.");
   python::RegisterGpu(&m);

@@ -176,18 +176,6 @@ def test_calls_of_other_operands_are_refused(names):
     assert call.named(["table", "rows"]) == "table,rows"
 
 
-def test_both_sides_declare_the_same():
-    """Field by field: Python emits what handlers find and decode."""
-    declared = {
-        target: (
-            [*((n, True) for n in call.operands), *((n, False) for n in call.optional)],
-            [(a.name, a.kind, a.optional) for a in call.attributes],
-        )
-        for target, call in CALLS.items()
-    }
-    assert _core.declared_calls() == declared
-
-
 # Each attribute with a value that no other has, but of a device's own group.
 TOLD = {
     "operation": "an_operation",
