@@ -42,7 +42,7 @@ def set_emulated_faults(pinned: int = -1, lost: int = -1) -> None:
     For tests: from now on this emulated GPU gets no more pinned memory, and that one takes no more work.
     """
 
-def level_experts(rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], servers: int, devices: int, copies: int, cost_rows: int) -> tuple:
+def level_experts(rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], servers: int, devices: int, copies: int, cost_rows: int) -> tuple:
     """
     The expert of each slot of each device, and the rows of each group of each device.
     """
@@ -98,9 +98,6 @@ class SiteReport:
     """What one call site has done."""
 
     @property
-    def number(self) -> int: ...
-
-    @property
     def active(self) -> bool: ...
 
     @property
@@ -122,20 +119,6 @@ class SiteReport:
     def platform(self) -> str: ...
 
     @property
-    def channel(self) -> int: ...
-
-    @property
-    def timeout_ms(self) -> int: ...
-
-    @property
-    def rank_of(self) -> list[int]:
-        """By position in the group."""
-
-    @property
-    def partition_at(self) -> list[int]:
-        """Group by group, in order of position."""
-
-    @property
     def processes(self) -> list[int]:
         """By partition; empty where one process has all."""
 
@@ -144,22 +127,12 @@ class SiteReport:
         """By partition; empty where one process has all."""
 
     @property
-    def experts(self) -> int: ...
-
-    @property
     def tokens(self) -> int:
         """Of a device, where the call is of a layer of experts."""
 
     @property
     def top_k(self) -> int:
         """Experts that each of them chooses."""
-
-    @property
-    def shapes(self) -> str: ...
-
-    @property
-    def asked_row_bytes(self) -> int:
-        """That plans are for; 0: a plan is given."""
 
     @property
     def topology(self) -> list[int]: ...
@@ -293,15 +266,12 @@ class Simulation:
         """The first and the last message of each transfer, or -1."""
 
 class HostPlan:
-    """A plan made on the host."""
+    """Plans traffic on the host."""
 
     def __init__(self, traffic: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], topology: Sequence[int], scheduler: int, row_bytes: int) -> None: ...
 
-    def plan(self) -> None:
-        """Plans the traffic."""
-
     def plan_with(self, targets: Annotated[NDArray[numpy.int16], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-        """Plans with these matchings, if they cover the traffic."""
+        """Plans anew, with these matchings, if they cover the traffic."""
 
     @property
     def num_stages(self) -> int: ...

@@ -34,8 +34,8 @@ def level(
         raise ArgumentError(f"rows must be 0 or more, got rows[{expert}] = {rows[expert]}.")
     if sum(rows.tolist()) >= 2**31:
         raise ArgumentError(f"rows must be less than 2**31 together, got {sum(rows.tolist())}.")
-    wide = np.ascontiguousarray(rows, np.int64)
-    slots, levelled = _core.level_experts(wide, servers, devices, copies, cost_rows)
+    narrow = np.ascontiguousarray(rows, np.int32)
+    slots, levelled = _core.level_experts(narrow, servers, devices, copies, cost_rows)
     ranks = servers * devices
     return slots.reshape(ranks, copies), levelled.reshape(ranks, -1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fastjax import _core, plot, scheduler_traits
-from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
+from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.errors import ArgumentError
 from fastjax.host import explanation, plan_file, planner
 from fastjax.schedule.transfers import TRANSFER_DTYPE
-from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 
 if TYPE_CHECKING:
@@ -31,20 +31,20 @@ class Plan:
       row_bytes: bytes of a row, which times are predicted with.
     """
 
-    def __init__(self, made: planner.Made, *, transposed: bool = False):
-        self._made = made
-        self._transposed = transposed
-        self.traffic = made.traffic.T if transposed else made.traffic
-        self.topology = made.topology
-        self.row_bytes = made.row_bytes
-        chosen = _core.scheduler_names()[made.core.chosen]
-        self.scheduler = made.asked if scheduler_traits.ALL[made.asked].solves else chosen
+    def __init__(self, core: _core.HostPlan, stored: plan_file.Stored):
+        self._core = core
+        self._stored = stored
+        self.traffic = stored.traffic.T if stored.transposed else stored.traffic
+        self.topology = stored.topology
+        self.row_bytes = stored.row_bytes
+        asked, chosen = stored.scheduler, _core.scheduler_names()[core.chosen]
+        self.scheduler = asked if scheduler_traits.ALL[asked].solves else chosen
         self._transfers: np.ndarray | None = None
 
     @property
     def num_stages(self) -> int:
         """Scale-out stages."""
-        return self._made.core.num_stages
+        return self._core.num_stages
 
     @property
     def num_matchings(self) -> int:
@@ -52,7 +52,7 @@ class Plan:
 
         As many as there are stages, for schedulers that do not cut any.
         """
-        return self._made.core.num_matchings
+        return self._core.num_matchings
 
     @property
     def matchings(self) -> tuple[np.ndarray, np.ndarray]:
@@ -64,9 +64,8 @@ class Plan:
           (matchings,): rows that each rail of a pair carries at most, where NICs are equal. Empty
           for schedulers that make none.
         """
-        flat, weights = self._made.core.matchings()
-        targets = flat.reshape(len(weights), self.topology.servers)
-        if not self._transposed:
+        targets, weights = map(np.copy, self._stored.found)
+        if not self._stored.transposed:
             return targets, weights
         back = np.full_like(targets, -1)
         which, sender = np.nonzero(targets >= 0)
@@ -77,7 +76,7 @@ class Plan:
     def transfers(self) -> np.ndarray:
         """All transfers, of `TRANSFER_DTYPE`, in an order that can be executed as it stands."""
         if self._transfers is None:
-            packed = self._made.core.transfers(transposed=self._transposed)
+            packed = self._core.transfers(transposed=self._stored.transposed)
             self._transfers = packed.view(TRANSFER_DTYPE)
             self._transfers.flags.writeable = False
         return self._transfers
@@ -88,25 +87,25 @@ class Plan:
         The larger of: rows leaving or entering the busiest server over all its NICs; rows leaving
         or entering the busiest device over its scale-up and scale-out links together.
         """
-        return self._made.core.lower_bound()
+        return self._core.lower_bound()
 
     def predicted_time(self) -> float:
         """Seconds from the counts to the last row, by the cost model (docs/design/cost_model.md).
 
         Planning is part of it; `planning_time` is that part.
         """
-        return self._made.core.predicted_time()
+        return self._core.predicted_time()
 
     def planning_time(self) -> float:
         """Seconds that planning for one device takes in a program, about.
 
         Of a plan that "auto" chose, looking at the others is part of it.
         """
-        return self._made.core.planning_time()
+        return self._core.planning_time()
 
     def explain(self) -> str:
         """Why this schedule, in words and numbers."""
-        return explanation.explain(self, self._made.asked, self._made.core.choices())
+        return explanation.explain(self, self._stored.scheduler, self._core.choices())
 
     def plot(self) -> Figure:
         """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_plan`."""
@@ -114,30 +113,16 @@ class Plan:
 
     def transpose(self) -> Plan:
         """The plan of the way back, of the transposed traffic: this one, read backwards."""
-        return Plan(self._made, transposed=not self._transposed)
+        transposed = not self._stored.transposed
+        return Plan(self._core, dataclasses.replace(self._stored, transposed=transposed))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to a file that `Plan.load` reads: a numpy archive (.npz)."""
-        plan_file.write(path, self._stored())
-
-    def _stored(self) -> plan_file.Stored:
-        made = self._made
-        flat, weights = made.core.matchings()
-        targets = flat.reshape(len(weights), self.topology.servers)
-        return plan_file.Stored(
-            traffic=made.traffic,
-            topology=made.topology,
-            scheduler=made.asked,
-            row_bytes=made.row_bytes,
-            solved=made.solved,
-            found=(targets, weights),
-            stages=self.num_stages,
-            transposed=self._transposed,
-        )
+        plan_file.write(path, self._stored)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles and copies are planned anew, as files are."""
-        return _restored, (self._stored(), "the pickle")
+        return _restored, (self._stored, "the pickle")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
@@ -160,7 +145,7 @@ class Plan:
                 f"device must be from 0 to {self.topology.num_devices - 1}, got {device}."
             )
         try:
-            return self._made.core.table(int(device), transposed=self._transposed)
+            return self._core.table(int(device), transposed=self._stored.transposed)
         except ValueError as error:
             what = str(error)
             if self.traffic.max() < 2**31:
@@ -211,33 +196,25 @@ def make_plan(
       OptionError: there is no such scheduler, or it needs NICs that have failed.
       UnsupportedError: "optimal" without scipy.
     """
-    check_scheduler(scheduler, "scheduler")
-    check_topology(topology)
-    check_row_bytes(row_bytes)
-    check_scheduler_fits(scheduler, topology)
     if not time_limit > 0:
         raise ArgumentError(f"time_limit must be seconds above 0, got {time_limit!r}.")
-    matrix = planner.check_traffic(traffic, topology)
     with jax.profiler.TraceAnnotation("fastjax.make_plan", scheduler=scheduler):
-        made = planner.make(matrix, topology, scheduler, int(row_bytes), time_limit=time_limit)
-    return Plan(made)
+        return Plan(*planner.make(traffic, topology, scheduler, row_bytes, time_limit=time_limit))
 
 
 def _restored(stored: plan_file.Stored, where: str) -> Plan:
     """The plan again, out of `where`."""
+    given = (stored.traffic, stored.topology, stored.scheduler, stored.row_bytes)
     try:
-        made = planner.make_again(stored)
+        core, again = planner.make(*given, solved=stored.solved)
     except ValueError as error:
         raise ArgumentError(f"{where} is no plan of fastjax: {error}") from None
-    targets, weights = made.core.matchings()
-    same = np.array_equal(targets, stored.found[0].ravel())
-    same = same and np.array_equal(weights, stored.found[1])
-    if not same or made.core.num_stages != stored.stages:
+    if not all(map(np.array_equal, again.found, stored.found)) or again.stages != stored.stages:
         raise ArgumentError(
             f"{where} is a plan of a version of fastjax that plans otherwise; make it anew with "
             "fastjax.make_plan."
         )
-    return Plan(made, transposed=stored.transposed)
+    return Plan(core, dataclasses.replace(again, transposed=stored.transposed))
 
 
 __all__ = ["Plan", "make_plan"]

@@ -37,7 +37,7 @@ Matchings = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What a file holds: the problem, and the decisions that are not remade from it.
+    """What a plan is made from, and what a file holds: the decisions that are not remade, too.
 
     Attributes:
       traffic: rows device i sends to device j.

@@ -2,70 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fastjax import _core, optimal, scheduler_traits
-from fastjax.checks import check_row_bytes
+from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
-from fastjax.host import plan_file
+from fastjax.host.plan_file import Matchings, Stored
 from fastjax.scheduling import check_scheduler, check_scheduler_fits, scheduler_number
 from fastjax.topology import Topology
 
 
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """What the planner made of what it was given.
-
-    Attributes:
-      traffic: the matrix.
-      topology: the fabric.
-      asked: the scheduler that was asked for.
-      row_bytes: bytes of a row.
-      core: the compiled plan.
-      solved: targets and weights of the matchings that it took from a solver, if any.
-    """
-
-    traffic: np.ndarray
-    topology: Topology
-    asked: str
-    row_bytes: int
-    core: _core.HostPlan
-    solved: plan_file.Matchings | None
-
-
 def make(
-    traffic: np.ndarray,
+    traffic: ArrayLike,
     topology: Topology,
     asked: str,
     row_bytes: int,
     *,
-    solved: plan_file.Matchings | None = None,
+    solved: Matchings | None = None,
     time_limit: float = 60.0,
-) -> Made:
-    """Plans; a scheduler that solves for its matchings takes those of `solved`, if any."""
-    core = _core.HostPlan(traffic, topology.words, scheduler_number(asked), row_bytes)
-    core.plan()
+) -> tuple[_core.HostPlan, Stored]:
+    """Plans; a scheduler that solves for its matchings takes those of `solved`, if any.
+
+    Raises:
+      ArgumentError: an argument is impossible; so are OptionError and TopologyError.
+    """
+    check_scheduler(asked, "scheduler")
+    check_topology(topology)
+    check_row_bytes(row_bytes)
+    check_scheduler_fits(asked, topology)
+    matrix = _checked_traffic(traffic, topology)
+    core = _core.HostPlan(matrix, topology.words, scheduler_number(asked), int(row_bytes))
     if scheduler_traits.ALL[asked].solves and solved is None:
         solved = _solve(core, topology.servers, time_limit)
     if solved is not None:
         core.plan_with(*solved)
-    return Made(traffic, topology, asked, row_bytes, core, solved)
+    targets, weights = core.matchings()
+    found = targets.reshape(len(weights), topology.servers), weights
+    stages = core.num_stages
+    return core, Stored(
+        matrix, topology, asked, int(row_bytes), solved, found, stages, transposed=False
+    )
 
 
-def make_again(stored: plan_file.Stored) -> Made:
-    """What was stored, planned again."""
-    topology = stored.topology
-    check_scheduler(stored.scheduler, "scheduler")
-    check_row_bytes(stored.row_bytes)
-    check_scheduler_fits(stored.scheduler, topology)
-    traffic = check_traffic(stored.traffic, topology)
-    return make(traffic, topology, stored.scheduler, stored.row_bytes, solved=stored.solved)
-
-
-def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.Matchings | None:
+def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> Matchings | None:
     units = core.units().reshape(servers, servers)
     if not units.any():
         return None
@@ -73,7 +53,7 @@ def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> plan_file.M
     return np.ascontiguousarray(solved.targets, np.int16), np.ascontiguousarray(solved.lengths)
 
 
-def check_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
+def _checked_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
     """A copy of the traffic matrix, as int64, if it is one that the planner takes."""
     try:
         matrix = np.asarray(traffic)
@@ -103,4 +83,4 @@ def check_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
     return owned
 
 
-__all__ = ["Made", "check_traffic", "make", "make_again"]
+__all__ = ["make"]

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -216,6 +216,13 @@ class _Switched(contextlib.AbstractContextManager[None]):
         _core.collect(self._before)
 
 
+_AS_REPORTED = (
+    *("name", "operation", "program", "active", "group_size", "platform"),
+    *("stages", "launches", "failures", "plans_made", "plans_reused"),
+    *("dropped_rows", "row_bytes", "skew"),
+)
+
+
 def _site(report: _core.SiteReport) -> SiteStats:
     moves = report.plan != ""
     reverse = report.reverse
@@ -224,31 +231,19 @@ def _site(report: _core.SiteReport) -> SiteStats:
     traffic = report.traffic()
     planned = traffic.T if (report.plan == "transposed") != reverse else traffic
     predicted, bound = _predict(report, planned, given)
+    told: dict[str, Any] = {name: getattr(report, name) for name in _AS_REPORTED}
     return SiteStats(
-        name=report.name,
-        operation=report.operation,
-        program=report.program,
-        active=report.active,
+        **told,
         axis_name=_axis_names(report.axis),
-        group_size=report.group_size,
-        platform=report.platform,
         topology=topology_of_words(report.topology) if report.topology else None,
         direction="reverse" if reverse else "forward",
         plan=cast("PlanSource", report.plan) if given else "own",
         asked_scheduler="" if report.asked_scheduler < 0 else names[report.asked_scheduler],
         scheduler="" if report.scheduler < 0 else names[report.scheduler],
-        stages=report.stages,
-        launches=report.launches,
-        failures=report.failures,
-        plans_made=report.plans_made,
-        plans_reused=report.plans_reused,
         plans_given=report.launches if given else 0,
         rows=report.rows if moves else 0,
         total_rows=report.total_rows if moves else 0,
-        dropped_rows=report.dropped_rows,
-        row_bytes=report.row_bytes,
         total_bytes=report.total_bytes if moves else 0,
-        skew=report.skew,
         mean_skew=report.total_skew / max(1, report.launches),
         traffic=traffic,
         planning_time=Times(*report.planning),
@@ -276,7 +271,6 @@ def _predict(report: _core.SiteReport, planned: np.ndarray, given: bool) -> tupl
         return math.nan, math.nan
     traffic = np.ascontiguousarray(planned)
     core = _core.HostPlan(traffic, report.topology, report.scheduler, max(1, report.row_bytes))
-    core.plan()
     before = core.planning_time() if given else 0.0
     return core.predicted_time() - before, core.lower_bound()
 

@@ -216,9 +216,8 @@ def _lower_bound(transfers: np.ndarray, topology: Topology, row_bytes: int) -> f
     traffic = np.zeros(devices * devices, np.int64)
     np.add.at(traffic, pairs, arriving["rows"])
     number = _core.fallback_scheduler  # any has the same bound
-    core = _core.HostPlan(traffic.reshape(devices, devices), topology.words, number, row_bytes)
-    core.plan()
-    return core.lower_bound()
+    square = traffic.reshape(devices, devices)
+    return _core.HostPlan(square, topology.words, number, row_bytes).lower_bound()
 
 
 __all__ = ["simulate", "simulate_transfers"]

@@ -48,16 +48,13 @@ Scheduler ToScheduler(int64_t scheduler) {
 
 class HostPlan {
  public:
-  // Keeps the matrix, which the planner refers to.
+  // Plans the traffic; keeps the matrix, which the planner refers to.
   HostPlan(Traffic traffic, const TopologyWords& topology, int64_t scheduler, int64_t row_bytes)
       : traffic_(std::move(traffic)), planner_(ToTopology(topology), ToScheduler(scheduler), row_bytes) {
     const auto devices = static_cast<size_t>(planner_.topology().devices());
     if (traffic_.shape(0) != devices || traffic_.shape(1) != devices) {
       throw std::invalid_argument("traffic does not fit the topology");
     }
-  }
-
-  void Plan() {
     const nb::gil_scoped_release release;
     planner_.Plan(traffic_.data());
   }
@@ -78,18 +75,18 @@ class HostPlan {
 
   nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> Transfers(bool transposed) {
     std::vector<Transfer> transfers;
-    planner().AppendTransfers(&transfers);
+    planner_.AppendTransfers(&transfers);
     if (transposed) {
       std::reverse(transfers.begin(), transfers.end());
-      for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner().num_stages());
+      for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner_.num_stages());
     }
     return ToNumpy(python::Pack(transfers));
   }
 
   nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> Table(int32_t device, bool transposed) {
-    if (device < 0 || device >= planner().topology().devices()) throw std::out_of_range("no such device");
-    std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(planner().topology(), planner().scheduler())));
-    if (!planner::WriteTable(&planner(), device, words.data())) {
+    if (device < 0 || device >= planner_.topology().devices()) throw std::out_of_range("no such device");
+    std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(planner_.topology(), planner_.scheduler())));
+    if (!planner::WriteTable(&planner_, device, words.data())) {
       throw std::invalid_argument("a block of 2^31 rows or more does not fit a stage table");
     }
     if (transposed) planner::TransposeTable(words.data());
@@ -98,33 +95,29 @@ class HostPlan {
 
   // Targets, one row for each matching after another, and weights; none for schedulers without matchings.
   nb::tuple Matchings() {
-    const planner::MatchingList* matchings = planner().matchings();
+    const planner::MatchingList* matchings = planner_.matchings();
     if (matchings == nullptr) return nb::make_tuple(ToNumpy(std::vector<int16_t>()), ToNumpy(std::vector<int64_t>()));
     return nb::make_tuple(ToNumpy(matchings->to), ToNumpy(matchings->weights));
   }
 
   // What servers send to each other, as stages count it; for schedulers with matchings.
   nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> Units() {
-    const int64_t* units = planner().units();
-    const int64_t servers = planner().topology().servers;
+    const int64_t* units = planner_.units();
+    const int64_t servers = planner_.topology().servers;
     return ToNumpy(units == nullptr ? std::vector<int64_t>() : std::vector<int64_t>(units, units + servers * servers));
   }
 
   nb::list Choices() {
     nb::list choices;
-    if (planner().choices() == nullptr) return choices;
-    for (const planner::Choice& choice : *planner().choices()) {
+    if (planner_.choices() == nullptr) return choices;
+    for (const planner::Choice& choice : *planner_.choices()) {
       choices.append(nb::make_tuple(static_cast<int32_t>(choice.scheduler), choice.planned, choice.stages,
                                     choice.exchange_seconds, choice.planning_seconds));
     }
     return choices;
   }
 
-  // Nothing can be asked of a planner that has not planned.
-  Planner& planner() {
-    if (planner_.traffic() == nullptr) throw std::logic_error("nothing has been planned: call plan() first");
-    return planner_;
-  }
+  Planner& planner() { return planner_; }
 
  private:
   static void CheckMatchings(const planner::MatchingList& matchings) {
@@ -240,12 +233,11 @@ NB_MODULE(_core, m) {
   python::RegisterStatistics(&m);
   python::RegisterNetwork(&m);
   python::RegisterSimulation(&m);
-  nb::class_<HostPlan>(m, "HostPlan", "A plan made on the host.")
+  nb::class_<HostPlan>(m, "HostPlan", "Plans traffic on the host.")
       .def(nb::init<Traffic, const TopologyWords&, int64_t, int64_t>(), nb::arg("traffic"), nb::arg("topology"),
            nb::arg("scheduler"), nb::arg("row_bytes"))
-      .def("plan", &HostPlan::Plan, "Plans the traffic.")
       .def("plan_with", &HostPlan::PlanWith, nb::arg("targets"), nb::arg("weights"),
-           "Plans with these matchings, if they cover the traffic.")
+           "Plans anew, with these matchings, if they cover the traffic.")
       .def_prop_ro("num_stages", [](HostPlan& self) { return self.planner().num_stages(); })
       .def_prop_ro("num_matchings", [](HostPlan& self) { return self.planner().num_matchings(); })
       .def_prop_ro(

@@ -68,7 +68,6 @@ std::vector<SiteReport> ReportAll() {
 
 void RegisterStatistics(nb::module_* module) {
   nb::class_<SiteReport>(*module, "SiteReport", "What one call site has done.")
-      .def_ro("number", &SiteReport::number)
       .def_ro("active", &SiteReport::active)
       .def_prop_ro("name", OfSite(&CallSite::name))
       .def_prop_ro("operation", OfSite(&CallSite::operation))
@@ -76,17 +75,10 @@ void RegisterStatistics(nb::module_* module) {
       .def_prop_ro("axis", OfSite(&CallSite::axis))
       .def_prop_ro("group_size", OfSite(&CallSite::group_size))
       .def_prop_ro("platform", OfSite(&CallSite::platform))
-      .def_prop_ro("channel", OfSite(&CallSite::channel))
-      .def_prop_ro("timeout_ms", OfSite(&CallSite::timeout_ms))
-      .def_prop_ro("rank_of", OfSite(&CallSite::rank_of), "By position in the group.")
-      .def_prop_ro("partition_at", OfSite(&CallSite::partition_at), "Group by group, in order of position.")
       .def_prop_ro("processes", OfSite(&CallSite::process_of), "By partition; empty where one process has all.")
       .def_prop_ro("rails", OfSite(&CallSite::rail_of), "By partition; empty where one process has all.")
-      .def_prop_ro("experts", OfSite(&CallSite::experts))
       .def_prop_ro("tokens", OfSite(&CallSite::tokens), "Of a device, where the call is of a layer of experts.")
       .def_prop_ro("top_k", OfSite(&CallSite::top_k), "Experts that each of them chooses.")
-      .def_prop_ro("shapes", OfSite(&CallSite::shapes))
-      .def_prop_ro("asked_row_bytes", OfSite(&CallSite::plan_row_bytes), "That plans are for; 0: a plan is given.")
       .def_prop_ro("topology", OfSite(&CallSite::topology))
       .def_prop_ro("asked_scheduler", OfSite(&CallSite::scheduler), "Its number; -1: a plan is given.")
       .def_prop_ro(

@@ -66,6 +66,6 @@ def test_direct_is_not_planned_where_one_device_receives_much():
     traffic[:, 3] = 5000
     plan = make_plan(traffic, Topology(2, 8), row_bytes=4096)
     names = fastjax._core.scheduler_names()
-    planned = {names[choice[0]]: choice[1] for choice in plan._made.core.choices()}
+    planned = {names[choice[0]]: choice[1] for choice in plan._core.choices()}
     assert planned["balanced"]
     assert not planned["direct"]

