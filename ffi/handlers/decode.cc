@@ -136,17 +136,24 @@ kernels::ElementKind DecodeElement(ffi::DataType type) {
   }
 }
 
-int64_t RowBytes(const ffi::AnyBuffer& buffer) {
+int64_t RowBytes(const ffi::AnyBuffer& buffer, size_t leading) {
   auto bytes = static_cast<int64_t>(ffi::ByteWidth(buffer.element_type()));
   const auto dimensions = buffer.dimensions();
-  for (size_t i = 1; i < dimensions.size(); ++i) bytes *= dimensions[i];
+  for (size_t i = leading; i < dimensions.size(); ++i) bytes *= dimensions[i];
   return bytes;
 }
 
-int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site) {
-  if (partition.element_type() != ffi::DataType::U32 || partition.element_count() != 1) return -1;
-  const uint32_t value = *static_cast<const uint32_t*>(partition.untyped_data());
+bool IsPartition(const ffi::AnyBuffer& buffer) {
+  return buffer.element_type() == ffi::DataType::U32 && buffer.element_count() == 1;
+}
+
+int32_t CheckedPartition(uint32_t value, const CallSite& site) {
   return value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(value) : -1;
+}
+
+int32_t DecodePartition(const std::optional<ffi::AnyBuffer>& partition, const CallSite& site) {
+  if (!partition.has_value() || !IsPartition(*partition)) return -1;
+  return CheckedPartition(*static_cast<const uint32_t*>(partition->untyped_data()), site);
 }
 
 ffi::Error ToError(const Status& status) {

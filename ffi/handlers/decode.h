@@ -3,6 +3,7 @@
 #define FASTJAX_HANDLERS_DECODE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -28,11 +29,15 @@ std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer);
 
 kernels::ElementKind DecodeElement(ffi::DataType type);
 
-// Bytes of one row: everything behind the leading dimension.
-int64_t RowBytes(const ffi::AnyBuffer& buffer);
+// Bytes of one row: everything behind the leading dimension, or so many.
+int64_t RowBytes(const ffi::AnyBuffer& buffer, size_t leading = 1);
 
-// The value of stablehlo.partition_id, or -1 when it is not one of this call site's.
-int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site);
+// Whether a buffer is of the type of stablehlo.partition_id.
+bool IsPartition(const ffi::AnyBuffer& buffer);
+// The value of that, or -1 when it is not one of this call site's.
+int32_t CheckedPartition(uint32_t value, const CallSite& site);
+// The same of an operand in host memory; -1 also when there is none.
+int32_t DecodePartition(const std::optional<ffi::AnyBuffer>& partition, const CallSite& site);
 
 ffi::Error ToError(const Status& status);
 

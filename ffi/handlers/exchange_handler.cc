@@ -112,7 +112,7 @@ void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_i
 // Begins an exchange. `done` is called once, whether it succeeds or fails.
 void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, int64_t run_id, Completion done) {
   ExchangeArgs args;
-  const int32_t where = buffers.partition.has_value() ? DecodePartition(*buffers.partition, *state->site) : -1;
+  const int32_t where = DecodePartition(buffers.partition, *state->site);
   if (where < 0) return done(FailsAlone(*state->site, UnexpectedOperands()));
   const bool fits = DecodeExchange(buffers, *state->site, state->reverse, &args);
   // XLA was asked to give result and base one buffer; it is free not to.

@@ -16,14 +16,6 @@ using gpu::Gpu;
 
 size_t BytesOf(const ffi::AnyBuffer& buffer) { return buffer.size_bytes(); }
 
-bool IsPartition(const ffi::AnyBuffer& buffer) {
-  return buffer.element_type() == ffi::DataType::U32 && buffer.element_count() == 1;
-}
-
-int32_t CheckedPartition(const uint32_t* value, const CallSite& site) {
-  return *value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(*value) : -1;
-}
-
 // The words of a stage table that precede its entries.
 int64_t WordsBeforeEntries(const CallSite& site) { return planner::kHeaderWords + 2 * int64_t{site.group_size}; }
 
@@ -93,7 +85,7 @@ bool PartitionLookup::Take(const ffi::AnyBuffer& partition) {
 }
 
 bool PartitionLookup::Read() {
-  partition_ = CheckedPartition(here_, *state_.site);
+  partition_ = CheckedPartition(*here_, *state_.site);
   if (partition_ >= 0) state_.partitions.Remember(ordinal_, partition_);
   return partition_ >= 0;
 }
@@ -112,7 +104,7 @@ int32_t PartitionLookup::ReadAlone(const Caller& caller) const {
   if (!scope.Choose(caller.device).ok()) return -1;
   const int copied = driver.Copy(&value, there_, sizeof(value), caller.stream);
   if (driver.SynchronizeStream(caller.stream) != 0 || copied != 0) return -1;
-  return CheckedPartition(&value, *state_.site);
+  return CheckedPartition(value, *state_.site);
 }
 
 Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {

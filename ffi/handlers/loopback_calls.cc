@@ -52,21 +52,17 @@ IntView Slice(const IntView& all, int64_t rank, int64_t count) {
 
 bool LoopbackCall::Decode(const ExchangeBuffers& buffers) {
   const int64_t ranks = state_.site->group_size;
-  const auto row_bytes = [](const ffi::AnyBuffer& buffer) {
-    auto bytes = static_cast<int64_t>(ffi::ByteWidth(buffer.element_type()));
-    for (size_t i = 2; i < buffer.dimensions().size(); ++i) bytes *= buffer.dimensions()[i];
-    return bytes;
-  };
+  const int64_t row_bytes = RowBytes(buffers.source, 2);
   for (const ffi::AnyBuffer* rows : {&buffers.source, &buffers.result}) {
     if (rows->dimensions().size() < 2 || rows->dimensions().front() != ranks) return false;
   }
-  if (row_bytes(buffers.source) != row_bytes(buffers.result)) return false;
+  if (row_bytes != RowBytes(buffers.result, 2)) return false;
   if (buffers.base.size_bytes() != buffers.result.size_bytes()) return false;
   all_.source = static_cast<const std::byte*>(buffers.source.untyped_data());
   all_.source_rows = buffers.source.dimensions()[1];
   all_.destination = static_cast<std::byte*>(buffers.result.untyped_data());
   all_.destination_rows = buffers.result.dimensions()[1];
-  all_.row_bytes = row_bytes(buffers.source);
+  all_.row_bytes = row_bytes;
   all_.element = DecodeElement(buffers.source.element_type());
   IntView* const views[] = {&all_.input_offsets, &all_.send_sizes, &all_.output_offsets, &all_.recv_sizes};
   const ffi::AnyBuffer* const arrays[] = {&buffers.input_offsets, &buffers.send_sizes, &buffers.output_offsets,

@@ -91,7 +91,7 @@ ffi::Future Execute(PlanSite* state, ffi::RunId run, int32_t ordinal, ffi::Remai
     if (!buffers->partition.has_value()) return RunEmulated<LoopbackPlanCall>(site, run, ordinal, *buffers);
     return RunEmulated<GpuPlanCall>(site, run, ordinal, *buffers);
   }
-  const int32_t where = buffers->partition.has_value() ? DecodePartition(*buffers->partition, *state->site) : -1;
+  const int32_t where = DecodePartition(buffers->partition, *state->site);
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);
