@@ -9,7 +9,7 @@ import pytest
 from refusals import refusals, refused
 
 import fastjax  # registers the handlers
-from fastjax.traced.contract import EXCHANGE, Metadata
+from fastjax.traced.contract import EXCHANGE, START, Metadata
 from fastjax.traced.contract import PLAN as PLAN_CALL
 
 assert fastjax.__version__
@@ -47,6 +47,10 @@ OPERANDS = {
     "base": jnp.zeros((1, 1)),
     **dict.fromkeys(Metadata._fields, INTEGERS),
     "partition": jnp.zeros((), jnp.uint32),
+    "indices": INTEGERS,
+    "factors": jnp.zeros(0),
+    "starts": jnp.zeros(0, jnp.int32),
+    "token": jnp.zeros(2, jnp.uint32),
 }
 
 
@@ -56,17 +60,21 @@ def operands_of(call, *optional, **others):
     return {name: (OPERANDS | others)[name] for name in dict.fromkeys(names)}
 
 
-def raw_call(call, result, operands, **attributes):
-    """Calls a handler with what is declared for it, but for these attributes; None: without it."""
+def raw_call(call, result, operands, names=None, **attributes):
+    """Calls a handler with what is declared for it, but for these attributes; None: without it.
+
+    The names of operands are theirs, unless others are given.
+    """
     declared = [a.name for a in call.attributes if a.name in ATTRIBUTES]
-    good = {name: ATTRIBUTES[name] for name in declared} | {"operands": ",".join(operands)}
-    good = call.encoded(good) | attributes
+    good = {name: ATTRIBUTES[name] for name in declared}
+    good = call.encoded(good | {"operands": ",".join(names or operands)}) | attributes
     good = {name: value for name, value in good.items() if value is not None}
     given = operands.values()
     return jax.jit(lambda *a: jax.ffi.ffi_call(call.target, result)(*a, **good))(*given)
 
 
 WORDS = fastjax._core.table_words(TOPOLOGY, 0)
+OPERANDS["table"] = jnp.zeros(WORDS, jnp.int32)
 ROWS = jax.ShapeDtypeStruct((1, 1), jnp.float32)
 
 
@@ -84,6 +92,16 @@ def plan(result=TABLE, **attributes):
 def exchange(attributes=None, **operands):
     given = operands_of(EXCHANGE, "partition", **operands)
     return lambda: raw_call(EXCHANGE, ROWS, given, **(attributes or {}))
+
+
+def indexed(**operands):
+    return exchange(**{name: OPERANDS[name] for name in ("indices", "factors")} | operands)
+
+
+def named(*names, given=None, **attributes):
+    """An exchange that says it has these operands, and gets them, or those that are given."""
+    arrays = (OPERANDS.get(name, INTEGERS) for name in (names if given is None else given))
+    return lambda: raw_call(EXCHANGE, ROWS, dict(enumerate(arrays)), names, **attributes)
 
 
 def loopback(attributes=None, **operands):
@@ -115,6 +133,7 @@ PLAN = "a plan's attributes are incomplete"
 GROUPS = "replica_groups and group_size disagree"
 NETWORK = "processes and rails must be given for every device"
 DEVICES = "a topology has an impossible number of devices"
+ANY = "unexpected operands"
 
 test_impossible_attributes = refusals(
     jax.errors.JaxRuntimeError,
@@ -157,6 +176,24 @@ def test_attributes_at_their_bounds():
         assert topology(*words)().shape == (WORDS,)
 
 
+ALL = (*EXCHANGE.operands, "partition")
+INDICES = ("indices", "factors")
+
+test_operands_that_do_not_go_together = refusals(
+    jax.errors.JaxRuntimeError,
+    (named(*ALL[1:]), 'of fastjax_exchange_v2 lack "source"'),
+    (named(*ALL, "letters"), 'cannot be "letters"'),
+    (named(*ALL, "table", "table"), 'name twice "table"'),
+    (named(*ALL, "indices"), "indices and factors come together"),
+    (named(*ALL, "starts"), "starts are of indices"),
+    (named(*ALL, *INDICES, "starts", "token"), "takes no starts of rows"),
+    (named(*ALL, scheduler=None, row_bytes=None), "neither a table nor a scheduler"),
+    (named(*ALL[:-1], "table"), "take no table"),
+    (named(*ALL[:-1], *INDICES), "neither indices nor a token"),
+    (named(*ALL[:-1], "token"), "neither indices nor a token"),
+    *((named(*ALL, given=names), ANY) for names in (ALL[:-1], (), (*ALL, "indices"))),
+)
+
 WRONG = "an_operation over axis 'x' (channel 1): unexpected operands"
 DEVICE = "device 0 cannot take part: unexpected operands"
 UNKNOWN = "a device that does not know its number cannot take part: unexpected operands"
@@ -170,6 +207,12 @@ test_unexpected_operands = pytest.mark.sanitize(
         (exchange(input_offsets=jnp.zeros(1)), DEVICE),
         (exchange(send_sizes=jnp.zeros(2, jnp.int32)), DEVICE),
         (exchange(recv_sizes=jnp.zeros((1, 1), jnp.int32)), DEVICE),
+        (exchange(table=jnp.zeros(WORDS)), DEVICE),
+        (exchange(table=jnp.zeros((WORDS, 1), jnp.int32)), DEVICE),
+        (indexed(indices=jnp.zeros(1)), DEVICE),
+        (indexed(indices=jnp.zeros((1, 1), jnp.int32)), DEVICE),
+        (indexed(factors=jnp.ones(3)), DEVICE),
+        *((indexed(starts=jnp.zeros(1, dtype)), ANY) for dtype in ("float32", "int32")),
         (exchange(partition=jnp.ones((), jnp.uint32)), UNKNOWN),
         (exchange(partition=jnp.zeros((), jnp.int32)), UNKNOWN),
         *((plan(table(words)), DEVICE) for words in (WORDS - 1, WORDS + 2)),
@@ -192,6 +235,70 @@ test_unexpected_operands_of_loopback = refusals(
     (loopback_plan(jnp.int32(1)), WRONG),
     (loopback_plan(result=table(WORDS + 1)), WRONG),
 )
+
+
+test_tokens_of_no_start = refusals(
+    jax.errors.JaxRuntimeError,
+    *(
+        (exchange(token=token), "its token is of no start")
+        for token in (OPERANDS["token"], jnp.ones(2, jnp.uint32), jnp.ones(3))
+    ),
+)
+
+
+def test_operands_are_found_by_their_names():
+    """In whatever order they come."""
+    one, row = jnp.ones(1, jnp.int32), jnp.full((1, 1), 2.0)
+    given = OPERANDS | {"source": row, "send_sizes": one, "recv_sizes": one}
+    for names in (ALL, ALL[::-1], (*INDICES[::-1], *ALL[2:], *ALL[:2])):
+        got = raw_call(EXCHANGE, ROWS, {name: given[name] for name in names})
+        np.testing.assert_array_equal(got, row)
+
+
+def emitted(call, result, given, **others):
+    """A call in a traced program, which XLA must not remove."""
+    told = {a.name: ATTRIBUTES[a.name] for a in call.attributes if a.name in ATTRIBUTES}
+    told = call.encoded(told | others)
+    return jax.ffi.ffi_call(call.target, result, has_side_effect=True)(*given, **told)
+
+
+TOKEN = jax.ShapeDtypeStruct((2,), jnp.uint32)
+
+
+def started(token, **attributes):
+    """An exchange whose turn is after that of a token."""
+    made = emitted(START, TOKEN, [token], channel=2)
+    names = (*ALL, "token")
+    arrays = OPERANDS | {"token": made}
+    given = [arrays[name] for name in names]
+    return emitted(EXCHANGE, ROWS, given, operands=",".join(names), **attributes)
+
+
+def never_taken():
+    """A token whose exchange never comes, as where XLA has skipped that."""
+    return emitted(START, TOKEN, [], channel=1)
+
+
+def test_an_exchange_whose_turn_never_comes_fails():
+    run = jax.jit(lambda: started(never_taken(), program="jit_held"))
+    for _ in range(2):
+        words = "device 0 cannot take part: it has waited 1.0 s for its turn"
+        refused(jax.errors.JaxRuntimeError, run, words)
+    alone = jax.jit(lambda: started(jnp.zeros(2, jnp.uint32), program="jit_not_held"))
+    assert alone().shape == (1, 1)
+
+
+def test_an_exchange_is_not_held_when_its_device_has_failed():
+    """It hears of another exchange's failure long before its own time is up."""
+    told = {"program": "jit_in_vain", "timeout_ms": 10**7}
+
+    def program(sizes):
+        held = started(never_taken(), **told)
+        arrays = OPERANDS | {"recv_sizes": sizes}
+        given = [arrays[name] for name in ALL]
+        return held, emitted(EXCHANGE, ROWS, given, operands=",".join(ALL), channel=8, **told)
+
+    refused(jax.errors.JaxRuntimeError, lambda: jax.jit(program)(INTEGERS + 2), "receive")
 
 
 def test_a_tally_of_gpus_that_there_are_none_of():

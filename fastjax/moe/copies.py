@@ -17,9 +17,9 @@ from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.levelled import Levelled, of_server
 from fastjax.moe.routing import Offsets, Token
 from fastjax.traced.after import after
-from fastjax.traced.exchange import exchange_planned
 from fastjax.traced.nonnegative import look_up, quotient, remainder
 from fastjax.traced.plan import TracedPlan
+from fastjax.traced.planned_exchange import exchange_planned
 
 Params = Any  # a pytree of arrays
 

@@ -20,8 +20,8 @@ from fastjax.moe import linear, types, wire
 from fastjax.moe.linear import Arrays
 from fastjax.moe.routing import Route, Token
 from fastjax.moe.transit import Transit, send
-from fastjax.traced.indexed_exchange import summable
 from fastjax.traced.nonnegative import quotient
+from fastjax.traced.planned_exchange import summable
 from fastjax.traced.reverse_mode import in_reverse_mode
 
 

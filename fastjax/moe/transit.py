@@ -12,8 +12,7 @@ import numpy as np
 from fastjax.moe import wire
 from fastjax.moe.routing import Leg, Token
 from fastjax.traced.after import after as wait
-from fastjax.traced.exchange import exchange_planned
-from fastjax.traced.indexed_exchange import indexed_exchange
+from fastjax.traced.planned_exchange import exchange_planned
 from fastjax.traced.start_done import InFlight, done, start
 
 
@@ -53,7 +52,7 @@ def send(
       leg: the exchange.
       token: of the exchange before; None for a plain call.
       dtype: of the result, where rows are summed in another type than theirs.
-      **indexing: see `indexed_exchange`, where indices name the rows.
+      **indexing: see `planned_operands`, where indices name the rows.
     """
     dtype, (offsets, plan, length) = dtype or rows.dtype, leg
     # After the rows, or the exchange before: XLA would write zeros that wait for nothing when the
@@ -63,9 +62,7 @@ def send(
     base = jnp.broadcast_to(zero, (length, *rows.shape[1:]))
     if token is not None:
         return Transit(start(rows, base, offsets, plan, after=[token], **indexing), dtype)
-    if indexing:
-        return Transit(indexed_exchange(rows, base, offsets, plan=plan, **indexing), dtype)
-    return Transit(exchange_planned(rows, base, offsets, plan), dtype)
+    return Transit(exchange_planned(rows, base, offsets, plan, **indexing), dtype)
 
 
 def depart(

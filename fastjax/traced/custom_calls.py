@@ -106,22 +106,6 @@ def mesh_call_site(
     return common | {"processes": processes, "rails": rails} | layer
 
 
-def exchange_site(
-    ctx: jax_compat.LoweringContext, params: Mapping[str, Any], platform: str
-) -> dict[str, object]:
-    """Attributes of an exchange by all devices of a mesh, of its primitive's parameters."""
-    site = mesh_call_site(
-        ctx,
-        "fast_ragged_all_to_all",
-        params["axis_name"],
-        params["axis_index_groups"],
-        params["spec"],
-        params["timeout_ms"],
-        platform,
-    )
-    return site | {"reverse": params["reverse"], "transposed_table": params["transposed_plan"]}
-
-
 def call_site(
     ctx: jax_compat.LoweringContext,
     operation: str,
@@ -172,7 +156,6 @@ __all__ = [
     "call_site",
     "emit",
     "emit_unnamed",
-    "exchange_site",
     "mesh_call_site",
     "operands_of",
     "partition",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -89,8 +89,9 @@ def fast_ragged_all_to_all(
         spec = _spec_of(plan, axes, groups, topology, scheduler)
         if config.current().overflow == "drop":  # the plan is for all rows, of which some may go
             plan = None
+    carried, restore = byte_sized(operand, output)
     tables = [] if plan is None else [plan.table]
-    operands, restore = _operands(operand, output, [*metadata, *tables], axes)
+    operands = jax_compat.vary_together([*carried, *metadata, *tables], axes)
     params = params_now(
         axes,
         groups,
@@ -99,34 +100,6 @@ def fast_ragged_all_to_all(
         transposed_plan=plan is not None and plan.transposed,
     )
     return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
-
-
-def exchange_planned(
-    operand: jax.Array,
-    output: jax.Array,
-    metadata: Metadata[jax.Array],
-    plan: TracedPlan,
-) -> jax.Array:
-    """An exchange of operands that are known to fit each other and the plan.
-
-    Args:
-      operand: rows to send.
-      output: what the result holds where no row arrives.
-      metadata: offsets and sizes.
-      plan: of the exchange.
-    """
-    axes, groups = plan.axis_name, plan.axis_index_groups
-    operands, restore = _operands(operand, output, [*metadata, plan.table], axes)
-    params = params_now(axes, groups, plan.spec, operands=PLANNED, transposed_plan=plan.transposed)
-    return restore(fast_ragged_all_to_all_p.bind(*operands, **params))
-
-
-def _operands(
-    operand: jax.Array, output: jax.Array, rest: Sequence[jax.Array], axes: Axes
-) -> tuple[list[jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Returns the primitives' operands, and what gives a result the type of the operand again."""
-    carried, restore = byte_sized(operand, output)
-    return jax_compat.vary_together([*carried, *rest], axes), restore
 
 
 def _check_data(operand: jax.Array, output: jax.Array) -> None:
@@ -168,7 +141,6 @@ ad.primitive_transposes[fast_ragged_all_to_all_p] = exchange_gradients.transpose
 jax_compat.set_batcher(fast_ragged_all_to_all_p, exchange_batching.batch)
 
 __all__ = [
-    "exchange_planned",
     "fast_ragged_all_to_all",
     "fast_ragged_all_to_all_p",
 ]

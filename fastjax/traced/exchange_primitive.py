@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 
 from fastjax import config, handlers, jax_compat
-from fastjax.traced import automatic_axes, copied_rows, custom_calls, fallback, jax_exchange
+from fastjax.traced import automatic_axes, custom_calls, fallback, jax_exchange
 from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import EXCHANGE
 from fastjax.traced.plan_spec import PlanSpec
@@ -157,22 +157,27 @@ def exchange_attributes(
     planning apart would have the devices wait for each other twice. Where there is a table,
     statistics are told the topology.
     """
-    attributes = custom_calls.exchange_site(ctx, params, platform)
-    attributes["check_overlaps"] = params["check_overlaps"]
-    attributes["drop"] = params["drop"] or None
-    planning = custom_calls.planning(params["spec"])
+    axes, groups, spec = params["axis_name"], params["axis_index_groups"], params["spec"]
+    attributes = custom_calls.mesh_call_site(
+        ctx, fast_ragged_all_to_all_p.name, axes, groups, spec, params["timeout_ms"], platform
+    )
+    attributes |= {
+        "reverse": params["reverse"],
+        "transposed_table": params["transposed_plan"],
+        "check_overlaps": params["check_overlaps"],
+        "drop": params["drop"] or None,
+    }
+    planning = custom_calls.planning(spec)
     planned = "table" in params["operands"]
     return attributes | ({"topology": planning["topology"]} if planned else planning)
 
 
 def _in_jax(params: ExchangeParams, *operands: jax.Array) -> jax.Array:
     """The same on other platforms."""
-    names = ("axis_name", "axis_index_groups", "reverse", "drop")
-    exchange = functools.partial(jax_exchange.exchange, **{n: params[n] for n in names})
-    if "indices" not in params["operands"]:
-        return exchange(*operands)
     given = dict(zip(operand_names(params), operands, strict=True))
-    return copied_rows.exchange(exchange, params["axis_name"], params["reverse"], given)
+    axes, groups = params["axis_name"], params["axis_index_groups"]
+    options = {"reverse": params["reverse"], "drop": params["drop"]}
+    return jax_exchange.exchange(given, axes, groups, **options)
 
 
 def _on_gpus(params: ExchangeParams, *operands: jax.Array) -> jax.Array:

@@ -2,14 +2,14 @@
 
 `jax.lax.ragged_all_to_all` moves the rows. Its own derivatives are not used: they go wrong with
 groups, with empty slices and where a row was sent to several devices. What is wrong in offsets and
-sizes is not looked for.
+sizes is not looked for. Rows that indices name are copied first.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jax.extend.core import Primitive, primitives
 from fastjax import jax_compat
 from fastjax.traced.axes import Axes, Groups, position
 from fastjax.traced.contract import Metadata
+from fastjax.traced.nonnegative import look_up
 from fastjax.traced.slices import covered, landings
 
 # JAX's own, also while `swap_ragged_all_to_all` has ours in its place.
@@ -41,24 +42,66 @@ class _Ring:
 
 
 def exchange(
-    *operands: jax.Array, axis_name: Axes, axis_index_groups: Groups, reverse: bool, drop: bool
+    operands: Mapping[str, jax.Array], axes: Axes, groups: Groups, *, reverse: bool, drop: bool
 ) -> jax.Array:
     """What the primitive `fast_ragged_all_to_all_p` does, without a plan.
 
     Args:
-      *operands: of the primitive; a stage table is not used.
-      axis_name: mesh axes.
-      axis_index_groups: groups of their positions.
+      operands: of the primitive, by name; a stage table is not used.
+      axes: mesh axes.
+      groups: groups of their positions.
       reverse: whether rows travel from output space to operand space, and are summed there.
       drop: whether rows out of range are dropped.
     """
-    source, base, *metadata = jax_compat.vary_together(operands[:6], axis_name)
+    source, base = operands["source"], operands["base"]
+    way: Metadata[jax.Array] = Metadata(*(operands[name] for name in Metadata._fields))
+    ring = _Ring(axes, groups)
+    if "indices" not in operands:
+        return _exchange(source, base, way, ring, reverse=reverse, drop=drop)
+    if reverse:
+        return _summed_by_index(operands, way, ring)
+    copies = source.at[operands["indices"]].get(mode="fill", fill_value=0)
+    return _exchange(copies, base, way, ring)
+
+
+def _exchange(
+    source: jax.Array,
+    base: jax.Array,
+    way: Metadata[jax.Array],
+    ring: _Ring,
+    *,
+    reverse: bool = False,
+    drop: bool = False,
+) -> jax.Array:
+    """Without indices."""
+    source, base, *metadata = jax_compat.vary_together([source, base, *way], ring.axes)
     way = Metadata(*_of_one_type(metadata))
-    ring = _Ring(axis_name, axis_index_groups)
     if drop:
         rows = (base.shape[0], source.shape[0]) if reverse else (source.shape[0], base.shape[0])
         way = _within(way, *rows, ring)
     return _backward(source, base, way, ring) if reverse else _forward(source, base, way, ring)
+
+
+def _summed_by_index(
+    operands: Mapping[str, jax.Array], way: Metadata[jax.Array], ring: _Ring
+) -> jax.Array:
+    """Rows are returned, each for itself, and then those of one index are summed."""
+    rows, base, indices = operands["source"], operands["base"], operands["indices"]
+    factors, entries = operands["factors"], operands["entries"]
+    rows = rows.astype(base.dtype)
+    if factors.shape[0] > 0:
+        rows = rows * _by_row(factors, rows).astype(base.dtype)
+    each = jnp.zeros_like(base, shape=(indices.shape[0], *base.shape[1:]))
+    each = _exchange(rows, each, way, ring, reverse=True)
+    returned = covered(way.input_offsets, way.send_sizes, indices.shape[0])
+    if entries.shape[0] > 0:
+        sums = look_up(each, entries, unique=True).sum(1)
+        found = look_up(returned, entries, unique=True).any(1)
+    else:
+        at = jnp.where(returned, indices, base.shape[0])
+        sums = jnp.zeros_like(base).at[at].add(each, mode="drop")
+        found = jnp.zeros(base.shape[0], bool).at[at].set(True, mode="drop")
+    return jnp.where(_by_row(found, base), sums, base)
 
 
 def _within(

@@ -29,18 +29,14 @@ from fastjax.traced.axes import Axes
 from fastjax.traced.contract import DONE, EXCHANGE, START, Metadata
 from fastjax.traced.exchange_batching import batch_exchange
 from fastjax.traced.exchange_primitive import (
-    INDEXED,
-    PLANNED,
     ExchangeParams,
     call_operands,
     exchange_attributes,
     fast_ragged_all_to_all_p,
     operand_names,
-    params_now,
 )
-from fastjax.traced.indexed_exchange import indexed_operands
-from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan import TracedPlan
+from fastjax.traced.planned_exchange import planned_operands
 
 TOKEN = jax.ShapeDtypeStruct((2,), np.uint32)
 """The type of tokens."""
@@ -78,11 +74,8 @@ def start(
     metadata: Metadata[jax.Array],
     plan: TracedPlan,
     *,
-    reverse: bool = False,
-    indices: jax.Array | None = None,
-    factors: jax.Array | None = None,
-    entries: jax.Array | None = None,
     after: Sequence[jax.Array] = (),
+    **given: Any,
 ) -> InFlight:
     """Begins an exchange of operands that are known to fit each other and the plan.
 
@@ -92,34 +85,20 @@ def start(
         rows are written into its memory.
       metadata: offsets and sizes.
       plan: of the exchange.
-      reverse: whether rows travel from output space to operand space, and are summed there.
-      indices: rows of operand space, as `indexed_exchange` takes them.
-      factors: see there.
-      entries: see there.
       after: arrays that the exchange does not begin before. Exchanges whose tokens are among them
         have begun before it.
+      **given: what else `planned_operands` takes.
 
     Returns:
       The exchange in flight, to pass to `done` once.
     """
-    axes = plan.axis_name
-    carried, restore = byte_sized(operand, output)
-    operands = [*carried, *metadata, plan.table]
-    if indices is not None:
-        operands += indexed_operands(indices, factors, entries)
+    operands, params, restore = planned_operands(
+        operand, output, metadata, plan, started=True, **given
+    )
     no_token = jnp.zeros(TOKEN.shape, TOKEN.dtype)
     count = len(operands)
-    values = jax_compat.vary_together([*operands, no_token, *after], axes)
-    params = params_now(
-        axes,
-        plan.axis_index_groups,
-        plan.spec,
-        operands=PLANNED if indices is None else INDEXED,
-        transposed_plan=plan.transposed,
-        reverse=reverse,
-        started=True,
-    )
-    if carried[1].dtype == output.dtype:
+    values = jax_compat.vary_together([*operands, no_token, *after], plan.axis_name)
+    if values[1].dtype == output.dtype:
         rows, token = start_p.bind(*values, **params)
         return InFlight(rows, token, (values[0], *values[2:count], token))
     # The rows are not of a type that can be in flight, so they have come when this ends.

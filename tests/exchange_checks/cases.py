@@ -86,6 +86,11 @@ def of_type(rows: np.ndarray, dtype: Any) -> np.ndarray:
     return (np.abs(rows) if "uint" in dtype.name else rows).astype(dtype)
 
 
+def narrowed(numbers: np.ndarray, dtype: Any) -> np.ndarray:
+    """Complex numbers that another type holds exactly, in that type."""
+    return (numbers if dtype == np.complex64 else numbers.real).astype(dtype)
+
+
 def carry_out(
     backend: Backend,
     cases: Sequence[Case],

@@ -11,18 +11,22 @@ import reference
 
 import fastjax
 from exchange_checks.backends import Backend, close, same
-from exchange_checks.cases import Case, drawn, of_type
+from exchange_checks.cases import Case, drawn, narrowed, of_type
 from exchange_checks.listed import check
 from exchange_checks.values import left_of, reaching_out
 
 
 def _options(backend: Backend) -> list[dict[str, Any]]:
     groups = np.arange(backend.size).reshape(backend.servers, -1).T.tolist()
+    alone = np.arange(backend.size)[:, None].tolist()
     flat = [backend.topologies()[0]] if backend.processes == 1 else []  # compiled by each process
     return [
-        {"groups": given, "topology": topology}
-        for given in (None, groups)
-        for topology in (*flat, backend.topology)
+        *(
+            {"groups": given, "topology": topology}
+            for given in (None, groups)
+            for topology in (*flat, backend.topology)
+        ),
+        {"groups": alone, "topology": backend.topology},
     ]
 
 
@@ -131,8 +135,4 @@ def gradients_of_a_slice_sent_to_everyone(backend: Backend, rng: np.random.Gener
         expected = np.zeros(case.operand.shape, "c16")
         for i, start, j, landing, rows in reference.moves(meta):
             expected[i, start : start + rows] += ct[j, landing : landing + rows].astype("c16")
-        same(result, _narrowed(expected, case.operand.dtype))
-
-
-def _narrowed(numbers: np.ndarray, dtype: Any) -> np.ndarray:
-    return (numbers if dtype == np.complex64 else numbers.real).astype(dtype)
+        same(result, narrowed(expected, case.operand.dtype))

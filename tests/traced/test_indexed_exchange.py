@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
@@ -11,8 +10,8 @@ from spmd import spmd
 
 import fastjax
 from fastjax.traced.contract import Metadata
-from fastjax.traced.indexed_exchange import indexed_exchange
 from fastjax.traced.plan import plan_ragged_all_to_all
+from fastjax.traced.planned_exchange import exchange_planned
 
 TOPOLOGY = fastjax.Topology(2, 4)
 pytestmark = pytest.mark.usefixtures("indexed_as")
@@ -24,9 +23,8 @@ def program(*, reverse=False, scheduler=None):
         plan = plan_ragged_all_to_all(
             way.send_sizes, axis_name="x", topology=TOPOLOGY, scheduler=scheduler
         )
-        return indexed_exchange(
-            source, base, way, indices, plan, reverse=reverse, factors=factors, entries=entries
-        )
+        given = {"indices": indices, "factors": factors, "entries": entries}
+        return exchange_planned(source, base, way, plan, reverse=reverse, **given)
 
     return run
 
@@ -39,62 +37,6 @@ def drawn(rng, rows=7, updates=2):
     source = rng.integers(-9, 9, (8, rows, 3)).astype(np.float32)
     there = rng.integers(-9, 9, (8, room, 3)).astype(np.float32)
     return meta, indices, source, there
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize(
-    ("dtype", "wide"),
-    [
-        (np.float32, np.float32),
-        (jnp.bfloat16, jnp.bfloat16),
-        (jnp.bfloat16, np.float32),
-        (np.float16, np.float32),
-        (np.complex64, np.complex64),
-    ],
-)
-def test_home_again_and_summed(rng, dtype, wide):
-    meta, indices, source, there = drawn(rng)
-    rows = source.shape[1]
-    base = np.zeros((8, rows, 3), wide)
-    run = spmd(program(reverse=True))
-    got = run(there.astype(dtype), base, indices, *meta.arrays())
-    assert got.dtype == wide
-    np.testing.assert_array_equal(
-        np.asarray(got).astype(np.complex64),
-        reference.returned(there, np.zeros_like(source), meta, indices),
-    )
-
-
-def scaled(*operands):
-    """Sums of rows times their factors."""
-    moved, base, indices, factors, *meta = operands
-    return program(reverse=True)(moved, base, indices, *meta, factors=factors)
-
-
-def in_order(there, factors, indices, meta, rows):
-    """Sums of products in float32, one operation after the other, by sender and update."""
-    total = np.zeros((8, rows, there.shape[-1]), np.float32)
-    for device, first, peer, at, count in reference.moves(meta):
-        for i in range(count):
-            product = there[peer, at + i].astype(np.float32) * factors[peer, at + i]
-            total[device, indices[device, first + i]] += product
-    return total
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16, np.complex64])
-def test_factors(rng, dtype):
-    """To the bit: products are rounded before they are added, in a fixed order."""
-    meta, indices, source, there = drawn(rng)
-    there = rng.normal(size=there.shape).astype(dtype)
-    factors = rng.normal(size=there.shape[:2]).astype(np.float32)
-    wide = np.complex64 if dtype is np.complex64 else np.float32
-    base = np.zeros(source.shape, wide)
-    got = spmd(scaled)(there, base, indices, factors, *meta.arrays())
-    parts = (there.real, there.imag) if dtype is np.complex64 else (there,)
-    wanted = [in_order(part, factors, indices, meta, source.shape[1]) for part in parts]
-    for one, other in zip(wanted, (np.real(got), np.imag(got)), strict=False):
-        np.testing.assert_array_equal(other, one)
 
 
 @pytest.mark.parametrize(
