@@ -8,11 +8,13 @@ they are handed over, and when they come back.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import emulated_jax
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
@@ -72,6 +74,10 @@ class Backend(abc.ABC):
         """Whether two that are written to one place may be there in part each."""
         return False
 
+    def installed(self) -> contextlib.AbstractContextManager[None]:
+        """Checks run inside."""
+        return contextlib.nullcontext()
+
     @abc.abstractmethod
     def mesh(
         self,
@@ -117,6 +123,13 @@ class Devices(Backend):
         local = functools.partial(program, exchange)
         mapped = spmd(local, mesh, check_vma=check_vma).mapped  # pyright: ignore[reportFunctionMemberAccess]
         return lambda *args: mapped(*spread(mesh, args))
+
+
+class InJax(Devices):
+    """Those that get operations of JAX, as on platforms without a backend of ours."""
+
+    def installed(self) -> contextlib.AbstractContextManager[None]:
+        return emulated_jax.in_place_of_ours()
 
 
 class Processes(Devices):

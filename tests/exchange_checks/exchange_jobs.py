@@ -16,7 +16,7 @@ import multiprocess
 
 import fastjax
 from exchange_checks import CHECKS
-from exchange_checks.backends import Backend, Devices, Loopback, Processes
+from exchange_checks.backends import Backend, Devices, InJax, Loopback, Processes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,6 +78,15 @@ _NOT_BY_LOOPBACK = (
 _SCHEDULERS = ("every_scheduler_on_every_topology",)
 _ONE_PLAYS_ALL = [name for name in CHECKS if name not in _NOT_BY_LOOPBACK]
 
+# What becomes of rows, and of their gradients: nothing is planned, counted or refused.
+_IN_OPERATIONS_OF_JAX = (
+    *("without_any_option", "every_type_of_offsets_and_sizes", "rows_sent_to_everyone"),
+    *("slices_land_in_any_order", "axes_of_a_mesh", "part_of_the_devices"),
+    *("scan", "planned_reused_and_transposed"),
+    *("gradients", "gradients_without_check_vma", "gradients_of_rows_that_are_left"),
+    *("gradients_of_a_slice_sent_to_everyone", "rows_that_indices_name"),
+)
+
 # Processes compile every program each for itself, which takes most of their time, so most checks
 # run in one of two jobs. Two processes show what does not depend on how many there are: what types
 # and shapes become in messages, and what a device refuses by itself. Four show who meets whom.
@@ -109,6 +118,7 @@ ON_CPUS = {
     "cpu loopback": Configuration(Loopback(4, 2), names=_ONE_PLAYS_ALL),
     "cpu loopback of many": Configuration(Loopback(4, 8), names=_SCHEDULERS),
     "cpu loopback of servers": Configuration(Loopback(5, 1), names=_SCHEDULERS),
+    "cpu in JAX": Configuration(InJax(2, 4), names=_IN_OPERATIONS_OF_JAX),
     "cpu as GPU": Configuration(Devices(2, 4), _EMULATED_HERE),
     "cpu as GPU of one": Configuration(Devices(1, 1), _EMULATED_HERE),
     "cpu, 4 processes of 2": Configuration(

@@ -44,19 +44,35 @@ def scan(backend: Backend, rng: np.random.Generator) -> None:
 
 @check(sanitized=True)
 def several_in_one_program(backend: Backend, rng: np.random.Generator) -> None:
-    """With collectives of XLA between them, whose order is not ours."""
-    schedulers = ("fast", "direct", "rails")
-    cases = [drawn(rng, backend.size, scheduler=scheduler) for scheduler in schedulers]
+    """In a loop, with collectives of XLA among them, whose order is not ours; launches queue."""
+    options = [{"scheduler": name} for name in ("fast", "direct", "balanced", "spreadout")]
+    # From such that one thread moves to such that take long beside the others.
+    cases = [
+        drawn(rng, backend.size, updates=1, most=3 * 10**size, trailing=(32,), **given)
+        for size, given in enumerate(options)
+    ]
 
-    def program(exchange: Any, data: Any) -> Any:
-        results = [exchange(*args, **case.options) for args, case in zip(data, cases, strict=True)]
-        return results, [jax.lax.psum(args[0].sum(), "x") for args in data]
+    def program(exchange: Any, count: Any, data: Any) -> Any:
+        def step(count: Any, _: Any) -> Any:
+            results = [
+                exchange(args[0] + 0 * count, *args[1:], **given)
+                for args, given in zip(data, options, strict=True)
+            ]
+            gathered = [jax.lax.all_gather(args[0] + count, "x").sum() for args in data]
+            return count + 1 + 0 * sum(gathered), (results, gathered)
 
-    results, sums = backend.compiled(program)([case.arguments() for case in cases])
-    for result, total, case in zip(results, sums, cases, strict=True):
-        same(result, case.expected())
-        for shard in total.addressable_shards:
-            np.testing.assert_allclose(shard.data, case.operand.sum(dtype=float), rtol=1e-3)
+        count, (results, gathered) = jax.lax.scan(step, count, None, length=3)
+        return count, [rows[-1] for rows in results], [sums[-1] for sums in gathered]
+
+    run = backend.compiled(program)
+    count, arguments = np.zeros(backend.size, np.float32), [case.arguments() for case in cases]
+    queued = [run(count, arguments) for _ in range(5)]
+    for count, results, gathered in queued:
+        same(count, np.full(backend.size, 3, np.float32))
+        for result, sums, case in zip(results, gathered, cases, strict=True):
+            same(result, case.expected())
+            whole = np.full(backend.size, (case.operand + 2).sum(dtype=float), np.float32)
+            close(sums, whole, 1e-3)
 
 
 @check(sanitized=True)

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import plan_oracle as po
 import pytest
-import reference
+from exchange_checks.backends import Devices
+from exchange_checks.cases import carry_out, drawn
 from plan_problems import make_traffic
 from refusals import refused
 from spmd import spmd
@@ -187,19 +188,8 @@ FAILURES = {
 
 
 def _exchange(rng, topology, scheduler, groups=None):
-    meta = reference.packed(reference.random_sizes(rng, 8, 16 if groups is None else 8, 40), groups)
-    operand, output = reference.data(rng, meta)
-    run = spmd(
-        lambda *args: fastjax.fast_ragged_all_to_all(
-            *args,
-            axis_name="x",
-            axis_index_groups=groups,
-            topology=topology,
-            scheduler=scheduler,
-        )
-    )
-    expected = reference.exchange(operand, output, meta, groups)
-    np.testing.assert_array_equal(run(operand, output, *meta.arrays()), expected)
+    options = {"groups": groups, "topology": topology, "scheduler": scheduler}
+    carry_out(Devices(2, 4), [drawn(rng, 8, most=40, **options)])
 
 
 @pytest.mark.parametrize(("servers", "nics"), FAILURES.values(), ids=FAILURES.keys())

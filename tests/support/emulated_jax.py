@@ -7,12 +7,17 @@ what the others send, results are NaN.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives
 from jax.interpreters import mlir
+
+from fastjax import handlers
+from fastjax.errors import FallbackWarning
 
 
 def _emulated(
@@ -57,3 +62,12 @@ def installed() -> Iterator[None]:
     finally:
         del mlir._platform_specific_lowerings["cpu"][primitives.ragged_all_to_all_p]
         jax.clear_caches()
+
+
+@contextlib.contextmanager
+def in_place_of_ours() -> Iterator[None]:
+    """The same; and CPU devices get what platforms get that fastjax has no backend for."""
+    unusable = mock.patch.object(handlers, "unusable", return_value="there is none, for a test")
+    with installed(), unusable, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        yield

@@ -78,23 +78,6 @@ def test_hundreds_of_launches_among_unrelated_collectives(rng, topology):
     np.testing.assert_array_equal(carry, np.full(8, 300.0))
 
 
-def test_exchanges_and_collectives_in_a_scan_queued(rng):
-    operand, output, arrays, _ = cases(rng)
-
-    def local(operand, output, *arrays):
-        def body(c, _):
-            results, gathered = many(operand + c, output, *arrays)
-            return c + 0.0 * gathered.sum() + 0.0 * results.sum() + 1.0, results[0, 0, 0]
-
-        zero = jax.lax.pcast(jnp.zeros(()), ("x",), to="varying")
-        return jax.lax.scan(body, zero, None, length=10)[0]
-
-    run = spmd(local)
-    queued = [run(operand, output, *arrays) for _ in range(20)]
-    for got in queued:
-        np.testing.assert_array_equal(got, np.full(8, 10.0))
-
-
 @pytest.mark.sanitize
 def test_several_python_threads(rng):
     operand, output, arrays, expected = cases(rng)

@@ -56,32 +56,6 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
     assert len(chosen) >= 3
 
 
-@pytest.mark.sanitize
-@pytest.mark.parametrize(("shape", "scheduler"), [((2, 4), "auto"), ((4, 2), "rails")])
-def test_one_program_for_all_traffic(rng, shape, scheduler):
-    """Values and gradients, whichever plan is chosen."""
-    options = {"topology": Topology(*shape, **SLOW), "scheduler": scheduler}
-    rows = 512 * 8
-
-    def local(x, output, weights, *arrays):
-        loss = lambda *rows: jnp.sum(jnp.sin(exchange(*rows, *arrays, **options)) * weights)  # noqa: E731
-        return jax.value_and_grad(loss, (0, 1))(x, output)
-
-    run = spmd(local)
-    for matrix in matrices():
-        meta = reference.packed(matrix)
-        x, output, weights = rng.normal(size=(3, 8, rows, 2)).astype(np.float32)
-        value, gradients = run(x, output, weights, *meta.arrays())
-
-        def expected_loss(x, output, meta=meta, weights=weights):
-            return jnp.sum(jnp.sin(reference.exchange_in_jax(x, output, meta)) * weights)
-
-        expected = jax.value_and_grad(expected_loss, (0, 1))(jnp.asarray(x), jnp.asarray(output))
-        np.testing.assert_allclose(np.sum(value), expected[0], rtol=1e-4, atol=1e-2)
-        for got, wanted in zip(gradients, expected[1], strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_programs_refuse_to_solve(rng):
     told = "scheduler 'optimal' solves for seconds, on the host: call fastjax.make_plan with it"
     sizes = np.ones((8, 8), np.int32)

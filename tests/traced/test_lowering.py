@@ -115,25 +115,3 @@ def test_a_donated_output_is_written_in_place(rng):
     assert [s.data.unsafe_buffer_pointer() for s in got.addressable_shards] == where
     assert args[1].is_deleted()
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
-
-
-def test_nothing_retraces(rng):
-    meta = reference.packed(reference.random_sizes(rng, 8, 8))
-    operand, output = reference.data(rng, meta)
-    traces = []
-
-    def local(*args):
-        traces.append(1)
-        return exchange(*args)
-
-    run = spmd(local)
-    for _ in range(3):
-        jax.block_until_ready(run(operand, output, *meta.arrays()))
-    assert len(traces) == 1
-
-
-def test_timeout_is_part_of_the_program():
-    f = mapped()
-    assert "timeout_ms = 60000" in text_of(f, "cpu")
-    with fastjax.options(timeout=1.5):
-        assert "timeout_ms = 1500" in text_of(mapped(), "cpu")

@@ -16,7 +16,6 @@ import pytest
 import reference
 from exchange_checks.backends import same, spread
 from exchanges import exchange
-from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of, spmd
 
@@ -163,63 +162,15 @@ def test_axes_that_are_left_to_xla():
     multiprocess.run(__file__, "partly_automatic", processes=2, devices=2)
 
 
-def over_all_devices():
-    """An exchange of random sizes: the program, its arguments, and what must come of it."""
+def leaving(how):
+    """Runs in a job: process 0 ends right after a launch that process 1 comes to only then."""
+    at_its_end = multiprocess.folder() / "at its end"
     rng = np.random.default_rng(0)
     mesh = mesh_of((jax.device_count(),))
     meta = reference.packed(reference.random_sizes(rng, mesh.size, mesh.size))
     data = reference.data(rng, meta)
+    args, expected = spread(mesh, (*data, *meta.arrays())), reference.exchange(*data, meta)
     run = spmd(exchange, mesh).mapped
-    args = spread(mesh, (*data, *meta.arrays()))
-    return run, args, reference.exchange(*data, meta)
-
-
-def compiled_differently():
-    """Runs in a job: process 0 takes the program from somewhere else than process 1."""
-    run, args, expected = over_all_devices()
-    failed = {}
-
-    def run_all(name):
-        multihost_utils.sync_global_devices(name)
-        try:
-            same(run(*args), expected)
-        except jax.errors.JaxRuntimeError as error:
-            failed[name] = str(error)
-
-    cache = multiprocess.folder() / f"cache {jax.process_index()}"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    if jax.process_index() == 0:
-        run.lower(*args).compile()
-    run_all("compiled twice in process 0")
-    # JAX writes its cache in process 0 only, so from here on that one has the program there.
-    jax.clear_caches()
-    run_all("from process 0's cache")
-    if jax.process_index() == 0:
-        jax.clear_caches()
-    run_all("forgotten in process 0")
-    return {"failed": failed, "cached": len(list(cache.glob("*-cache")))}
-
-
-def test_processes_need_not_compile_alike():
-    """As they do not with a compilation cache on each host's own disk."""
-    results = multiprocess.run(
-        __file__,
-        "compiled_differently",
-        processes=2,
-        devices=2,
-        environment={"FASTJAX_TIMEOUT": "20", "JAX_COMPILATION_CACHE_DIR": ""},
-    )
-    assert [result["failed"] for result in results] == [{}, {}]
-    # The test is about what it says.
-    assert results[0]["cached"] > 0 == results[1]["cached"]
-
-
-def leaving(how):
-    """Runs in a job: process 0 ends right after a launch that process 1 comes to only then."""
-    at_its_end = multiprocess.folder() / "at its end"
-    run, args, expected = over_all_devices()
     # At exit, what was registered last runs first: this comes when fastjax has closed its network.
     if jax.process_index() == 0 and how == "raises":
         atexit.register(at_its_end.touch)
