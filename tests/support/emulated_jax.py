@@ -24,6 +24,8 @@ def _emulated(
     operand, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name, **params
 ):
     groups = params["axis_index_groups"]
+    # XLA's verifier refuses others.
+    assert len({a.dtype for a in (input_offsets, send_sizes, output_offsets, recv_sizes)}) == 1
 
     def gather(value):
         return jax.lax.all_gather(value, axis_name, axis_index_groups=groups)
