@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "planner/at_once.h"
 #include "planner/pieces.h"
 #include "planner/rail_lists.h"
 

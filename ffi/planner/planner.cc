@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <vector>
 
 #include "planner/hash.h"
-#include "planner/lower_bound.h"
 #include "planner/schedule.h"
 #include "planner/scheduler_info.h"
 
@@ -34,12 +34,57 @@ uint64_t SettingsHash(const Topology& topology, Scheduler scheduler, int64_t row
   return nics.empty() ? hash : HashInt64(nics.data(), static_cast<int64_t>(nics.size()), hash);
 }
 
+int64_t BlocksOf(const Topology& topology) { return int64_t{topology.devices()} * topology.devices(); }
+
 bool FitsInt32(int64_t rows) { return rows >> 31 == 0; }
 
 uint64_t MatchingsHash(const MatchingList& matchings, uint64_t traffic) {
   const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), traffic);
   return StripedHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
                                      [&](int64_t i) { return static_cast<uint64_t>(matchings.to[i]); });
+}
+
+// Rows that leave or enter, of devices or servers.
+struct Ends {
+  explicit Ends(int32_t count) : out(count), in(count) {}
+  double busiest(int32_t i) const { return static_cast<double>(std::max(out[i], in[i])); }
+
+  std::vector<int64_t> out;
+  std::vector<int64_t> in;
+};
+
+// The larger of: rows that leave or enter a server, over all its NICs; rows that leave or enter a device, over all its
+// links. The only floating point in the planner: it informs and decides nothing.
+double LowerBoundSeconds(const Topology& topology, int64_t row_bytes, const int64_t* traffic) {
+  const int32_t devices = topology.devices();
+  Ends by_device(devices);
+  Ends by_server(topology.servers);
+  for (int32_t src = 0; src < devices; ++src) {
+    const int32_t source = topology.server_of(src);
+    for (int32_t dst = 0; dst < devices; ++dst) {
+      const int64_t rows = traffic[static_cast<int64_t>(src) * devices + dst];
+      if (src == dst || rows == 0) continue;
+      by_device.out[src] += rows;
+      by_device.in[dst] += rows;
+      const int32_t target = topology.server_of(dst);
+      if (source == target) continue;
+      by_server.out[source] += rows;
+      by_server.in[target] += rows;
+    }
+  }
+  double rows_per_rate = 0;
+  for (int32_t server = 0; server < topology.servers; ++server) {
+    double nics = 0;
+    for (int32_t local = 0; local < topology.devices_per_server; ++local) {
+      const int32_t device = topology.device(server, local);
+      const auto nic = static_cast<double>(topology.nic_bandwidth(device));
+      nics += nic;
+      const double links = static_cast<double>(topology.scale_up_bandwidth) + nic;
+      rows_per_rate = std::max(rows_per_rate, by_device.busiest(device) / links);
+    }
+    if (by_server.busiest(server) > 0) rows_per_rate = std::max(rows_per_rate, by_server.busiest(server) / nics);
+  }
+  return static_cast<double>(row_bytes) * rows_per_rate;
 }
 
 }  // namespace
@@ -57,88 +102,59 @@ const std::vector<std::string_view>& SchedulerNames() {
   return names;
 }
 
-struct Planner::State {
-  State(const Topology& t, Scheduler s, int64_t bytes)
-      : topology(t),
-        scheduler(s),
-        row_bytes(bytes),
-        settings_hash(SettingsHash(t, s, bytes)),
-        schedule(GetSchedulerInfo(s).make(t, bytes)) {}
-
-  int64_t entries() const { return int64_t{topology.devices()} * topology.devices(); }
-
-  Topology topology;
-  Scheduler scheduler;
-  int64_t row_bytes;
-  uint64_t settings_hash;
-  const int64_t* traffic = nullptr;
-  Fingerprint fingerprint;
-  bool blocks_fit_int32 = true;
-  bool staging_fits_int32 = true;
-  std::unique_ptr<Schedule> schedule;
-  TransferBuffer buffer;
-};
-
 Planner::Planner(const Topology& topology, Scheduler scheduler, int64_t row_bytes)
-    : state_(std::make_unique<State>(topology, scheduler, row_bytes)) {}
+    : topology_(topology),
+      scheduler_(scheduler),
+      row_bytes_(row_bytes),
+      settings_hash_(SettingsHash(topology, scheduler, row_bytes)),
+      schedule_(GetSchedulerInfo(scheduler).make(topology, row_bytes)) {}
 Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
 Fingerprint Planner::FingerprintOf(const int64_t* traffic) const {
-  return {HashInt64(traffic, state_->entries(), state_->settings_hash)};
-}
-
-bool Planner::planned(const Fingerprint& fingerprint) const {
-  return state_->traffic != nullptr && state_->fingerprint.hash == fingerprint.hash;
+  return {HashInt64(traffic, BlocksOf(topology_), settings_hash_)};
 }
 
 void Planner::Plan(const int64_t* traffic, const Fingerprint& fingerprint) {
   if (planned(fingerprint)) {
-    state_->traffic = traffic;
-    return state_->schedule->Rebind(traffic);
+    traffic_ = traffic;
+    return schedule_->Rebind(traffic);
   }
-  state_->schedule->SetMatchings(nullptr);
+  schedule_->SetMatchings(nullptr);
   MakePlan(traffic, fingerprint);
 }
 
 void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings) {
   Fingerprint fingerprint = FingerprintOf(traffic);
   fingerprint.hash = MatchingsHash(matchings, fingerprint.hash);
-  state_->schedule->SetMatchings(&matchings);
+  schedule_->SetMatchings(&matchings);
   MakePlan(traffic, fingerprint);
 }
 
 void Planner::MakePlan(const int64_t* traffic, const Fingerprint& fingerprint) {
-  State& state = *state_;
   // If memory runs out half-way, nothing has been planned.
-  state.traffic = nullptr;
-  state.schedule->Plan(traffic);
+  traffic_ = nullptr;
+  schedule_->Plan(traffic);
   // Blocks are looked at one by one only where sums of them do not say enough.
-  state.blocks_fit_int32 =
-      FitsInt32(state.schedule->block_bound()) || std::all_of(traffic, traffic + state.entries(), FitsInt32);
+  blocks_fit_int32_ =
+      FitsInt32(schedule_->block_bound()) || std::all_of(traffic, traffic + BlocksOf(topology_), FitsInt32);
   uint64_t staging = 0;
-  for (int32_t server = 0; server < state.topology.servers; ++server) {
-    staging |= static_cast<uint64_t>(state.schedule->StagingRows(server));
+  for (int32_t server = 0; server < topology_.servers; ++server) {
+    staging |= static_cast<uint64_t>(schedule_->StagingRows(server));
   }
-  state.staging_fits_int32 = staging >> 31 == 0;
-  state.fingerprint = fingerprint;
-  state.traffic = traffic;
+  staging_fits_int32_ = staging >> 31 == 0;
+  fingerprint_ = fingerprint;
+  traffic_ = traffic;
 }
 
-const Topology& Planner::topology() const { return state_->topology; }
-Scheduler Planner::scheduler() const { return state_->scheduler; }
-Scheduler Planner::chosen() const { return state_->schedule->chosen(state_->scheduler); }
-const int64_t* Planner::traffic() const { return state_->traffic; }
-int32_t Planner::num_stages() const { return state_->schedule->num_stages(); }
-const MatchingList* Planner::matchings() const { return state_->schedule->matched().matchings; }
-const int64_t* Planner::units() const { return state_->schedule->matched().units; }
-int64_t Planner::startup_units() const { return state_->schedule->matched().startup; }
-const std::vector<Choice>* Planner::choices() const { return state_->schedule->choices(); }
+Scheduler Planner::chosen() const { return schedule_->chosen(scheduler_); }
+int32_t Planner::num_stages() const { return schedule_->num_stages(); }
+const MatchingList* Planner::matchings() const { return schedule_->matched().matchings; }
+const int64_t* Planner::units() const { return schedule_->matched().units; }
+int64_t Planner::startup_units() const { return schedule_->matched().startup; }
+const std::vector<Choice>* Planner::choices() const { return schedule_->choices(); }
 int32_t Planner::num_matchings() const { return matchings() == nullptr ? num_stages() : matchings()->count(); }
-uint64_t Planner::hash() const { return state_->fingerprint.hash; }
-bool Planner::blocks_fit_int32() const { return state_->blocks_fit_int32; }
-bool Planner::staging_fits_int32() const { return state_->staging_fits_int32; }
 
 void Planner::AppendTransfers(std::vector<Transfer>* out) {
   const TransferRange all = DeviceTransfers(kEveryDevice);
@@ -146,30 +162,28 @@ void Planner::AppendTransfers(std::vector<Transfer>* out) {
 }
 
 TransferRange Planner::DeviceTransfers(int32_t device) {
-  state_->buffer.Clear();
+  buffer_.Clear();
   try {
-    state_->schedule->Append(device, &state_->buffer);
+    schedule_->Append(device, &buffer_);
   } catch (...) {
-    state_->traffic = nullptr;  // what was planned is only half prepared
+    traffic_ = nullptr;  // what was planned is only half prepared
     throw;
   }
-  return state_->buffer.range();
+  return buffer_.range();
 }
 
-int64_t Planner::StagingRows(int32_t device) const {
-  return state_->schedule->StagingRows(state_->topology.server_of(device));
-}
+int64_t Planner::StagingRows(int32_t device) const { return schedule_->StagingRows(topology_.server_of(device)); }
 
-double Planner::LowerBound() const { return LowerBoundSeconds(state_->topology, state_->row_bytes, state_->traffic); }
+double Planner::LowerBound() const { return LowerBoundSeconds(topology_, row_bytes_, traffic_); }
 
 double Planner::PlanningTime() const {
-  const Picoseconds taken = GetSchedulerInfo(chosen()).planning_time(state_->topology);
-  return ToSeconds(taken + state_->schedule->ChoosingTime());
+  const Picoseconds taken = GetSchedulerInfo(chosen()).planning_time(topology_);
+  return ToSeconds(taken + schedule_->ChoosingTime());
 }
 
 // Rounding, and prices beyond what integers hold, must not make a plan look faster than anything can be.
 double Planner::PredictedTime() {
-  return std::max(ToSeconds(state_->schedule->PredictedTime()), LowerBound()) + PlanningTime();
+  return std::max(ToSeconds(schedule_->PredictedTime()), LowerBound()) + PlanningTime();
 }
 
 }  // namespace fastjax::planner

@@ -28,6 +28,7 @@ inline constexpr Scheduler kFallback = Scheduler::kDirect;
 inline constexpr int32_t kEveryDevice = -1;
 
 struct MatchingList;
+class Schedule;
 
 // What tells a matrix, planned with the same settings, from others.
 struct Fingerprint {
@@ -46,15 +47,6 @@ struct Choice {
 
 // Names in the order of the enumeration.
 const std::vector<std::string_view>& SchedulerNames();
-
-struct TransferRange {
-  const Transfer* first;
-  const Transfer* last;
-
-  const Transfer* begin() const { return first; }
-  const Transfer* end() const { return last; }
-  int64_t size() const { return last - first; }
-};
 
 // One schedule for one matrix. Work is done when it is asked for: `Plan` decides the stages, and what only some
 // devices need (the balance of one server pair) is computed the first time a device that takes part is listed.
@@ -78,13 +70,15 @@ class Planner {
 
   Fingerprint FingerprintOf(const int64_t* traffic) const;
   // Whether the last matrix planned was this one.
-  bool planned(const Fingerprint& fingerprint) const;
+  bool planned(const Fingerprint& fingerprint) const {
+    return traffic_ != nullptr && fingerprint_.hash == fingerprint.hash;
+  }
 
-  const Topology& topology() const;
-  Scheduler scheduler() const;
+  const Topology& topology() const { return topology_; }
+  Scheduler scheduler() const { return scheduler_; }
   // Returns the scheduler, or the one that kAuto chose.
   Scheduler chosen() const;
-  const int64_t* traffic() const;
+  const int64_t* traffic() const { return traffic_; }
   int32_t num_stages() const;
   // Distinct matchings that stages were cut from; for schedulers that make none, stages.
   int32_t num_matchings() const;
@@ -94,11 +88,11 @@ class Planner {
   int64_t startup_units() const;  // that a matching costs
   const std::vector<Choice>* choices() const;
   // Returns the hash of topology, scheduler, row bytes and traffic.
-  uint64_t hash() const;
+  uint64_t hash() const { return fingerprint_.hash; }
   // Whether every block, and every device's staging buffer, has fewer than 2^31 rows: of the whole exchange, so that
   // every device gets the same answer.
-  bool blocks_fit_int32() const;
-  bool staging_fits_int32() const;
+  bool blocks_fit_int32() const { return blocks_fit_int32_; }
+  bool staging_fits_int32() const { return staging_fits_int32_; }
 
   // Every transfer of the exchange, in an order that can be executed as it stands.
   void AppendTransfers(std::vector<Transfer>* out);
@@ -113,11 +107,18 @@ class Planner {
   double PlanningTime() const;
 
  private:
-  struct State;
-
   void MakePlan(const int64_t* traffic, const Fingerprint& fingerprint);
 
-  std::unique_ptr<State> state_;
+  Topology topology_;
+  Scheduler scheduler_;
+  int64_t row_bytes_;
+  uint64_t settings_hash_;
+  const int64_t* traffic_ = nullptr;
+  Fingerprint fingerprint_;
+  bool blocks_fit_int32_ = true;
+  bool staging_fits_int32_ = true;
+  std::unique_ptr<Schedule> schedule_;
+  TransferBuffer buffer_;
 };
 
 }  // namespace fastjax::planner

@@ -17,12 +17,6 @@ int32_t Wrapped(int32_t number, int32_t count) { return number < count ? number 
 
 }  // namespace
 
-void TransferBuffer::Grow(int64_t count) {
-  const int64_t size = next_ - memory_.data();
-  memory_.resize(2 * static_cast<size_t>(size + count));
-  next_ = memory_.data() + size;
-}
-
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out) {
   const int32_t m = topology.devices_per_server;
   const int32_t devices = topology.devices();

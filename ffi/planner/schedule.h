@@ -2,7 +2,6 @@
 #ifndef FASTJAX_PLANNER_SCHEDULE_H_
 #define FASTJAX_PLANNER_SCHEDULE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,34 +12,6 @@
 #include "planner/transfer.h"
 
 namespace fastjax::planner {
-
-// Transfers in memory that is kept from plan to plan.
-class TransferBuffer {
- public:
-  TransferBuffer() = default;
-  TransferBuffer(const TransferBuffer&) = delete;
-  TransferBuffer& operator=(const TransferBuffer&) = delete;
-  void Clear() { next_ = memory_.data(); }
-  // Where the next transfer goes, with room for `count`.
-  Transfer* Reserve(int64_t count) {
-    if (memory_.data() + memory_.size() - next_ < count) Grow(count);
-    return next_;
-  }
-  // Keeps what was written at Reserve's answer up to `end`.
-  void Commit(Transfer* end) { next_ = end; }
-  void Push(const Transfer& transfer) {
-    Transfer* next = Reserve(1);
-    *next = transfer;
-    Commit(next + 1);
-  }
-  TransferRange range() const { return {memory_.data(), next_}; }
-
- private:
-  void Grow(int64_t count);
-
-  std::vector<Transfer> memory_;
-  Transfer* next_ = nullptr;
-};
 
 // The matchings that stages were cut from; null for schedules without.
 struct Matched {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "planner/at_once.h"
-
 namespace fastjax::planner {
 namespace {
 
@@ -18,7 +16,8 @@ Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
       staged_(staged),
       used_(topology.devices()),
       longest_(topology.devices()),
-      received_(topology.devices()),
+      received_rows_(topology.devices()),
+      received_transfers_(topology.devices()),
       received_inside_(topology.devices()) {
   slowest_counted_ = topology_.slowest_counted_nic();
   for (int32_t device = 0; device < topology.devices(); ++device) {
@@ -28,8 +27,9 @@ Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
 
 void Straight::Plan(const int64_t* traffic) {
   traffic_ = traffic;
-  received_.Clear();
-  std::fill(received_inside_.begin(), received_inside_.end(), 0);
+  for (auto* received : {&received_rows_, &received_transfers_, &received_inside_}) {
+    std::fill(received->begin(), received->end(), 0);
+  }
   out_ = 0;
   inside_ = transfers_ = block_bound_ = 0;
   const int32_t m = topology_.devices_per_server;
@@ -39,8 +39,8 @@ void Straight::Plan(const int64_t* traffic) {
     for (; local < m; ++local) Measure<1>(first + local);
   }
   for (int32_t dst = 0; dst < topology_.devices(); ++dst) {
-    out_ = std::max(out_, nics_[dst].Time(received_.rows[dst]));
-    transfers_ = std::max(transfers_, received_.transfers[dst]);
+    out_ = std::max(out_, nics_[dst].Time(received_rows_[dst]));
+    transfers_ = std::max(transfers_, received_transfers_[dst]);
     inside_ = std::max(inside_, received_inside_[dst]);
   }
   stages_ = staged_ ? CountDistances() : static_cast<int32_t>(std::min<int64_t>(transfers_, 1));
@@ -56,8 +56,8 @@ void Straight::Measure(int32_t src) {
   const int32_t end = first + topology_.devices_per_server;
   int64_t sent[kSources] = {};
   int64_t sends[kSources] = {};
-  int64_t* rows_in = received_.rows.data();
-  int64_t* transfers_in = received_.transfers.data();
+  int64_t* rows_in = received_rows_.data();
+  int64_t* transfers_in = received_transfers_.data();
   const auto cross = [&](int32_t begin, int32_t stop) {
     for (int32_t dst = begin; dst < stop; ++dst) {
       int64_t rows = 0;

@@ -7,7 +7,6 @@
 #ifndef FASTJAX_PLANNER_STRAIGHT_H_
 #define FASTJAX_PLANNER_STRAIGHT_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -16,18 +15,6 @@
 #include "planner/schedule.h"
 
 namespace fastjax::planner {
-
-// By receiving device.
-struct Received {
-  explicit Received(int32_t devices) : rows(devices), transfers(devices) {}
-  void Clear() {
-    std::fill(rows.begin(), rows.end(), 0);
-    std::fill(transfers.begin(), transfers.end(), 0);
-  }
-
-  std::vector<int64_t> rows;
-  std::vector<int64_t> transfers;
-};
 
 class Straight final : public Schedule {
  public:
@@ -59,7 +46,9 @@ class Straight final : public Schedule {
   int64_t slowest_counted_ = 1;
   std::vector<int64_t> used_;     // by distance, where it makes a stage: nonzero if any block leaves its server
   std::vector<int64_t> longest_;  // by round: the distance, or that of servers times their size and that of places
-  Received received_;
+  // By receiving device: rows and blocks from other servers, and rows from its own.
+  std::vector<int64_t> received_rows_;
+  std::vector<int64_t> received_transfers_;
   std::vector<int64_t> received_inside_;
   int64_t block_bound_ = 0;
   // The times of the busiest device.

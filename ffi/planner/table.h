@@ -138,12 +138,9 @@ class TableView {
   static const char* Check(const int32_t* words, int64_t num_words, int32_t devices, int32_t device);
 
   explicit TableView(const int32_t* words) : words_(words) {}
-  int32_t header(HeaderWord word) const { return words_[word]; }
   int32_t entries() const { return words_[kEntries]; }
   int32_t stages() const { return words_[kStages]; }
   int64_t staging_rows() const { return words_[kStagingRows]; }
-  // Whether the schedule is one that has rows rest on other devices; the same in all tables of a plan.
-  bool stages_rows() const { return StagesRows(scheduler()); }
   // That made the plan. What a table says may be no scheduler's number.
   Scheduler scheduler() const { return static_cast<Scheduler>(words_[kSchedulerUsed]); }
   uint64_t plan_hash() const {

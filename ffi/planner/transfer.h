@@ -2,7 +2,9 @@
 #ifndef FASTJAX_PLANNER_TRANSFER_H_
 #define FASTJAX_PLANNER_TRANSFER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace fastjax::planner {
 
@@ -30,6 +32,48 @@ struct Transfer {
   int64_t rows;
   int64_t src_row;
   int64_t dst_row;
+};
+
+struct TransferRange {
+  const Transfer* first;
+  const Transfer* last;
+
+  const Transfer* begin() const { return first; }
+  const Transfer* end() const { return last; }
+  int64_t size() const { return last - first; }
+};
+
+// Transfers in memory that is kept from plan to plan.
+class TransferBuffer {
+ public:
+  TransferBuffer() = default;
+  TransferBuffer(TransferBuffer&&) = default;
+  TransferBuffer& operator=(TransferBuffer&&) = default;
+  void Clear() { next_ = memory_.data(); }
+  // Where the next transfer goes, with room for `count`.
+  Transfer* Reserve(int64_t count) {
+    if (memory_.data() + memory_.size() - next_ < count) Grow(count);
+    return next_;
+  }
+  // Keeps what was written at Reserve's answer up to `end`.
+  void Commit(Transfer* end) { next_ = end; }
+  void Push(const Transfer& transfer) {
+    Transfer* next = Reserve(1);
+    *next = transfer;
+    Commit(next + 1);
+  }
+  TransferRange range() const { return {memory_.data(), next_}; }
+
+ private:
+  // Rarely called: not worth making every caller longer.
+  [[gnu::noinline]] void Grow(int64_t count) {
+    const int64_t size = next_ - memory_.data();
+    memory_.resize(2 * static_cast<size_t>(size + count));
+    next_ = memory_.data() + size;
+  }
+
+  std::vector<Transfer> memory_;
+  Transfer* next_ = nullptr;
 };
 
 }  // namespace fastjax::planner

@@ -1,7 +1,6 @@
 // All server pairs side by side; rows stay on their own NICs, and the device at the other end hands them on, as
 // libraries for expert parallelism do.
 #include <memory>
-#include <utility>
 
 #include "planner/all_pairs.h"
 #include "planner/balance.h"
@@ -11,8 +10,7 @@ namespace fastjax::planner {
 namespace {
 
 std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  auto filler = std::make_unique<Balancer>(RailsOf(topology));
-  return MakeAllPairs(std::make_shared<Tiles>(topology, std::move(filler), Quotas::kOrigins), row_bytes);
+  return MakeAllPairs(std::make_shared<Tiles>(topology, MakeBalancer(RailsOf(topology)), Quotas::kOrigins), row_bytes);
 }
 
 Picoseconds PlanningTime(const Topology& topology) { return AllPairsPlanningTime(topology, 10); }

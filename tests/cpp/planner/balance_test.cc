@@ -16,8 +16,8 @@
 namespace fastjax::test {
 namespace {
 
-using planner::Balancer;
 using planner::Rail;
+using planner::RailFiller;
 using planner::Segment;
 
 constexpr int64_t kUnreached = std::numeric_limits<int64_t>::max() / 2;
@@ -120,7 +120,7 @@ void CheckBlocks(const std::vector<int64_t>& tile, std::vector<std::vector<Place
   }
 }
 
-void CheckTile(int32_t m, const std::vector<int64_t>& tile, const std::vector<int64_t>& quotas, Balancer* balancer) {
+void CheckTile(int32_t m, const std::vector<int64_t>& tile, const std::vector<int64_t>& quotas, RailFiller* balancer) {
   std::vector<Rail> rails(m);
   constexpr int32_t kFirst = 3;  // pools are shared, so lists start anywhere
   std::vector<Segment> pool(kFirst + balancer->max_segments());
@@ -173,7 +173,7 @@ std::vector<int64_t> EvenQuotas(int32_t m, const std::vector<int64_t>& tile, int
 TEST(EveryTile) {
   for (const auto& [m, limit] : {std::pair(2, 5), std::pair(3, 3)}) {
     const Context context("every tile of " + std::to_string(m) + " devices");
-    Balancer balancer(m);
+    const auto balancer = planner::MakeBalancer(m);
     int64_t tiles = 1;
     for (int32_t block = 0; block < m * m; ++block) tiles *= limit;
     for (int64_t code = 0; code < tiles; ++code) {
@@ -183,7 +183,7 @@ TEST(EveryTile) {
         rows = digits % limit;
         digits /= limit;
       }
-      CheckTile(m, tile, EvenQuotas(m, tile, static_cast<int32_t>(code % m)), &balancer);
+      CheckTile(m, tile, EvenQuotas(m, tile, static_cast<int32_t>(code % m)), balancer.get());
     }
   }
 }
@@ -192,7 +192,7 @@ TEST(RandomTiles) {
   std::mt19937_64 random(11);
   for (const int32_t m : {1, 2, 3, 4, 5, 8, 11}) {
     const Context context("random tiles of " + std::to_string(m) + " devices");
-    Balancer balancer(m);
+    const auto balancer = planner::MakeBalancer(m);
     for (int32_t round = 0; round < (m < 6 ? 1500 : 150); ++round) {
       std::vector<int64_t> tile(m * m);
       const uint64_t density = 1 + random() % 6;
@@ -201,7 +201,7 @@ TEST(RandomTiles) {
         if (random() % density == 0) rows = static_cast<int64_t>(random() % limit);
         if (random() % 16 == 0) rows *= 20;
       }
-      CheckTile(m, tile, EvenQuotas(m, tile, static_cast<int32_t>(random() % m)), &balancer);
+      CheckTile(m, tile, EvenQuotas(m, tile, static_cast<int32_t>(random() % m)), balancer.get());
     }
   }
 }
@@ -211,14 +211,14 @@ TEST(LargeTiles) {
   std::mt19937_64 random(13);
   for (const auto& [m, blocks, rounds] : {std::tuple(8, 64, 100), std::tuple(64, 60, 3), std::tuple(70, 60, 3)}) {
     const Context context("large tiles of " + std::to_string(m) + " devices");
-    Balancer balancer(m);
+    const auto balancer = planner::MakeBalancer(m);
     for (int32_t round = 0; round < rounds; ++round) {
       std::vector<int64_t> tile(m * m);
       for (int32_t block = 0; block < blocks; ++block) {
         const uint64_t limit = uint64_t{1} << (random() % 50);
         tile[random() % tile.size()] = static_cast<int64_t>(random() % limit);
       }
-      CheckTile(m, tile, EvenQuotas(m, tile, round % m), &balancer);
+      CheckTile(m, tile, EvenQuotas(m, tile, round % m), balancer.get());
     }
   }
 }

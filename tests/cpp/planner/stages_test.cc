@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,7 +23,7 @@ using planner::Topology;
 struct Built {
   Built(const Topology& topology, int64_t row_bytes, const Matrix& traffic)
       : pricing(topology, row_bytes),
-        tiles(topology, std::make_unique<planner::Balancer>(topology.devices_per_server)),
+        tiles(topology, planner::MakeBalancer(topology.devices_per_server)),
         matchings(topology.servers),
         stages(topology.servers) {
     tiles.Plan(traffic.data());

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -83,7 +82,7 @@ TEST(SumsAndLoads) {
   std::mt19937_64 random(3);
   for (const int32_t m : {1, 2, 5, 8}) {
     const Topology topology = MakeTopology(4, m);
-    Tiles tiles(topology, std::make_unique<planner::Balancer>(m));
+    Tiles tiles(topology, planner::MakeBalancer(m));
     for (const int bits : {3, 12, 26, 28, 40}) {
       const Context context(std::to_string(m) + " devices, rows of " + std::to_string(bits) + " bits");
       for (int32_t round = 0; round < 50; ++round) {
