@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace fastjax {
@@ -30,11 +31,16 @@ inline std::string Seconds(int64_t ms) {
 }
 
 // Runs work() on behalf of all devices of a group: what it throws (memory is all that can run out) becomes their
-// status, where an exception would reach one of them and leave the others waiting.
+// status, where an exception would reach one of them and leave the others waiting. Work that returns nothing ends well.
 template <typename Work>
 Status Guarded(Work work) {
   try {
-    return work();
+    if constexpr (std::is_void_v<decltype(work())>) {
+      work();
+      return Status::Ok();
+    } else {
+      return work();
+    }
   } catch (const std::exception& error) {
     return Status::Internal(std::string("fastjax: ") + error.what());
   }

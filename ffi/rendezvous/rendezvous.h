@@ -143,10 +143,7 @@ class Rendezvous : public Operation<Args>,
     }
     for (Session* session : in_vain) FailSession(session, *WhyInVain(session->group_, session, *launch), -1);
     for (const int32_t group : absent) {
-      static_cast<void>(Guarded([&] {
-        OnAbsent(launch->run_id, group, *WhyInVain(group, nullptr, *launch));
-        return Status::Ok();
-      }));
+      static_cast<void>(Guarded([&] { OnAbsent(launch->run_id, group, *WhyInVain(group, nullptr, *launch)); }));
     }
   }
 
@@ -223,10 +220,7 @@ class Rendezvous : public Operation<Args>,
 
   // Ends the operation of a session that is not open any more and has not been executed.
   void FailSession(Session* session, const Status& why, int32_t here) {
-    static_cast<void>(Guarded([&] {
-      OnFailed(*session, why);
-      return Status::Ok();
-    }));
+    static_cast<void>(Guarded([&] { OnFailed(*session, why); }));
     session->Finish(why, here);
   }
 
@@ -329,7 +323,6 @@ class Rendezvous : public Operation<Args>,
         if (session.completions_[position] != nullptr) partitions.push_back(site_->partition(session.group_, position));
       }
       launches_->TellCallSites(this->weak_from_this(), session.run_id_, partitions, why);
-      return Status::Ok();
     }));
   }
 

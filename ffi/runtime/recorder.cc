@@ -48,10 +48,7 @@ Recorder::~Recorder() {
 void Recorder::End(const Launch& launch, const Status& status, const LaunchSummary& summary) {
   if (!launch.recorded) return;
   const int64_t elapsed = NanosecondsSince(launch.start);
-  static_cast<void>(Guarded([&] {
-    Add(launch, status, summary, elapsed);
-    return Status::Ok();
-  }));
+  static_cast<void>(Guarded([&] { Add(launch, status, summary, elapsed); }));
 }
 
 void Recorder::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {

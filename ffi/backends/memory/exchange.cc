@@ -77,7 +77,6 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
         ReturnWork(std::unique_ptr<Work>(raw));
         session->Finish(Status::Ok());
       });
-      return Status::Ok();
     });
     if (!taken.ok()) work->reset(raw);
     return taken.ok();

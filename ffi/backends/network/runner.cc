@@ -55,10 +55,7 @@ void Runner::Start(Transport* transport, const CallSite* site, int32_t group, Me
   disconnected_ = false;
   failure_ = Status::Ok();
   Moved();
-  const Status prepared = Guarded([this] {
-    Prepare();
-    return Status::Ok();
-  });
+  const Status prepared = Guarded([this] { Prepare(); });
   if (!prepared.ok()) return Fail(prepared);
   for (size_t queue = 0; queue < cursors_.size(); ++queue) Advance(static_cast<int32_t>(queue));
   for (size_t i = 0; i < schedule->rounds().size(); ++i) {
@@ -171,10 +168,7 @@ void Runner::StartSum() {
       Settle();
     });
   };
-  const Status taken = Guarded([&] {
-    CopyPool::Get().Run(schedule_->sum_job(), order_, done);
-    return Status::Ok();
-  });
+  const Status taken = Guarded([&] { CopyPool::Get().Run(schedule_->sum_job(), order_, done); });
   if (taken.ok()) return;
   schedule_->sum_job()->RunInline();
   done();

@@ -104,7 +104,6 @@ bool Runner::CopyOnPool() {
     }
     copying = free_.back();
     copying->steps.reserve(ready_.size());
-    return Status::Ok();
   });
   if (!taken.ok()) return false;
   const bool last = ready_.front().first == kLast;
@@ -127,7 +126,6 @@ bool Runner::CopyOnPool() {
       Runner* const runner = copying->runner;
       runner->Return([copying] { copying->runner->CopyDone(copying); });
     });
-    return Status::Ok();
   });
   if (begun.ok()) {
     free_.pop_back();
