@@ -53,7 +53,6 @@ class ProcessLaunch : public Participant {
       args_.assign(session->args().begin(), session->args().end());
       WriteMetadata(*site_, session->group(), args_, &words_);
       site_->Write(words_, &process_session_);
-      return Status::Ok();
     });
     if (!written.ok()) return EndAlone(written, named);
     const bool posted = site_->process_group().transport->Post([this] {
@@ -64,37 +63,20 @@ class ProcessLaunch : public Participant {
   }
 
  protected:
-  // Calls `plan` and then, on the transport's thread, `then` with its status. To be called in OnMet. While rows of
-  // other exchanges move, which need the transport's thread, another thread plans for large groups. If the session
-  // fails meanwhile, Defers keeps the failure for `then`.
-  template <typename Plan, typename Then>
-  void PlanBesideOthers(Plan plan, Then then) {
-    const auto work = [this, plan, then] {
-      const Status status = Guarded(plan);
-      // The transport lives as long as there is a process session.
-      static_cast<void>(site_->process_group().transport->Post([this, then, status] {
-        planning_ = false;
-        then(status);
-      }));
-    };
-    const bool elsewhere = site_->call_site().group_size >= kLargeGroup &&
-                           site_->process_group().rendezvous.OthersHaveMet(process_session_);
-    planning_ = elsewhere;
-    const Status taken = Guarded([&] {
-      if (elsewhere) Completer::Get().Run(work);
-      return Status::Ok();
-    });
-    if (elsewhere && taken.ok()) return;
-    planning_ = false;
-    then(Guarded(plan));
+  // Does what can be done once the processes have met, with everybody's message, on the transport's thread or another.
+  // `found_by_all`, true at first: whether every process finds the same mistake.
+  virtual Status Prepare(bool* found_by_all) = 0;
+  // Called when that has succeeded, on the transport's thread.
+  virtual void Run() { Finish(Status::Ok()); }
+  // Called when the launch has failed, on the transport's thread: at once, or when what is prepared has been.
+  virtual void Abort(const Status& why) { Finish(why); }
+  // Whether another thread prepares. Rows of other exchanges that move need the transport's thread, so large groups are
+  // not planned for there.
+  virtual bool PreparesLong() const {
+    return site_->call_site().group_size >= kLargeGroup &&
+           site_->process_group().rendezvous.OthersHaveMet(process_session_);
   }
-  // Whether `then` is still to be called, which finds the failure in deferred(). For OnFailed.
-  bool Defers(const Status& why) {
-    if (planning_) deferred_ = why;
-    return planning_;
-  }
-  bool planning() const { return planning_; }
-  const Status& deferred() const { return deferred_; }
+  bool preparing() const { return preparing_; }
 
   // The launch's measurements, which begin again once the processes have met.
   Launch* launch() { return &launch_; }
@@ -109,6 +91,39 @@ class ProcessLaunch : public Participant {
  private:
   // From so many devices on, planning takes longer than handing it over (benchmarks/results/plan_time.md).
   static constexpr int32_t kLargeGroup = 96;
+
+  void OnMet() final {
+    FaultPoints::Get().At(order_, "met");
+    launch_.Restart();
+    preparing_ = true;
+    found_by_all_ = true;
+    const auto prepare = [this] { return Guarded([this] { return Prepare(&found_by_all_); }); };
+    const auto elsewhere = [this, prepare] {
+      // The transport lives as long as there is a process session.
+      static_cast<void>(site_->process_group().transport->Post([this, status = prepare()] { OnPrepared(status); }));
+    };
+    if (PreparesLong() && Guarded([&] { Completer::Get().Run(elsewhere); }).ok()) return;
+    OnPrepared(prepare());
+  }
+
+  void OnFailed(const Status& why) final {
+    if (!preparing_) return Abort(why);
+    failure_ = why;
+  }
+
+  void OnPrepared(const Status& status) {
+    preparing_ = false;
+    if (process_session_.failed) {
+      // What went wrong here in the meantime, if that is something else, is reported, too.
+      if (!status.ok() && status.message != failure_.message) failure_.message += " Here: " + status.message;
+      return Abort(failure_);
+    }
+    if (status.ok()) return Run();
+    // All processes find the same mistakes, but a lack of memory is one process's own.
+    ProcessRendezvous& rendezvous = site_->process_group().rendezvous;
+    if (found_by_all_ && status.code == Code::kInvalidArgument) return rendezvous.FailHere(&process_session_, status);
+    rendezvous.FailEverywhere(&process_session_, status);
+  }
 
   // Ends a launch that the other processes have not been told of yet. They are told now, if the launch has an id.
   void EndAlone(const Status& why, bool named) {
@@ -132,8 +147,9 @@ class ProcessLaunch : public Participant {
   const std::shared_ptr<Recorder> recorder_;
   Launch launch_;
   int64_t order_ = 0;
-  bool planning_ = false;  // on another thread
-  Status deferred_;        // the failure of the session meanwhile
+  bool preparing_ = false;
+  bool found_by_all_ = true;
+  Status failure_;  // of the session, while it is prepared
   ProcessSession process_session_;
   std::vector<Args> args_;
   std::vector<int64_t> words_;
@@ -158,18 +174,12 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
  private:
   void Execute(Session* session, int32_t /*last*/) override {
     OneLaunch* launch = nullptr;
-    const Status taken = Guarded([&] {
-      launch = Take();
-      return Status::Ok();
-    });
+    const Status taken = Guarded([&] { launch = Take(); });
     if (taken.ok()) {
       // It is needed until the launch has been returned, which is after the end of the session.
       return launch->Begin(session, [this, self = this->shared_from_this(), launch] { Return(launch); });
     }
-    static_cast<void>(Guarded([&] {
-      OnFailed(*session, taken);
-      return Status::Ok();
-    }));
+    static_cast<void>(Guarded([&] { OnFailed(*session, taken); }));
     session->Finish(taken);
   }
 

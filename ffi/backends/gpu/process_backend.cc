@@ -8,7 +8,6 @@
 #include "rendezvous/counts.h"
 #include "rendezvous/metadata.h"
 #include "rendezvous/process_launch.h"
-#include "runtime/completer.h"
 #include "runtime/recorder.h"
 
 namespace fastjax::gpu {
@@ -32,32 +31,15 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
         shared_(std::move(shared)),
         work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
 
-  // What follows takes memory of devices, and the first time processes make a communicator together, which takes
-  // seconds and messages: not for the transport's thread.
-  void OnMet() override {
-    failure_ = Status::Ok();
-    launching_ = true;
-    launch()->Restart();
-    Completer::Get().Run([this] {
-      bool found_by_all = true;
-      const Status status = Guarded([&] { return PrepareAndLaunch(&found_by_all); });
-      // All processes find the same mistakes, but a lack of memory is one process's own.
-      found_by_all = found_by_all && status.code == Code::kInvalidArgument;
-      // The transport lives as long as somebody is in a process session.
-      static_cast<void>(
-          site().process_group().transport->Post([this, status, found_by_all] { OnLaunched(status, found_by_all); }));
-    });
-  }
-
-  void OnFailed(const Status& why) override {
-    if (!launching_) return Finish(why);
-    failure_ = why;  // memory of the devices is in use until that has ended
-  }
-
  private:
   LaunchSummary summary() const override { return work_.summary(); }
 
-  Status PrepareAndLaunch(bool* found_by_all) {
+  // It takes memory of devices, and the first time processes make a communicator together, which takes seconds and
+  // messages: not for the transport's thread. If the session fails meanwhile, that memory is in use until this has
+  // ended.
+  bool PreparesLong() const override { return true; }
+
+  Status Prepare(bool* found_by_all) override {
     const CallSite& call = site().call_site();
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     ranks_.clear();
@@ -69,29 +51,9 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     return status.ok() ? work_.Launch(call, group()) : status;
   }
 
-  void OnLaunched(const Status& launched, bool found_by_all) {
-    launching_ = false;
-    if (process_session().failed) return Finish(FailureBeside(launched));
-    if (launched.ok()) return Finish(launched);
-    ProcessRendezvous& rendezvous = site().process_group().rendezvous;
-    found_by_all ? rendezvous.FailHere(&process_session(), launched)
-                 : rendezvous.FailEverywhere(&process_session(), launched);
-  }
-
-  // Returns the failure of the process session, and what went wrong here in the meantime if that is something else.
-  // Each is reported once.
-  Status FailureBeside(const Status& launched) const {
-    Status failure = failure_;
-    if (!launched.ok() && launched.message != failure.message) failure.message += " Here: " + launched.message;
-    return failure;
-  }
-
   const std::shared_ptr<Shared> shared_;
   std::vector<int32_t> ranks_;
   Work work_;
-  // The transport's thread's.
-  bool launching_ = false;
-  Status failure_;
 };
 
 }  // namespace

@@ -25,44 +25,6 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
                  std::shared_ptr<const ExchangeOptions> options)
       : ProcessLaunch(std::move(site), std::move(recorder)), options_(std::move(options)) {}
 
-  void OnMet() override {
-    launch()->Restart();
-    FaultPoints::Get().At(order(), "met");
-    PlanBesideOthers([this] { return Prepare(); }, [this](const Status& status) { OnPrepared(status); });
-  }
-
-  void OnPrepared(const Status& status) {
-    ProcessRendezvous& rendezvous = site().process_group().rendezvous;
-    if (process_session().failed) {
-      schedule_.Release();
-      return FinishAndDrop(deferred());
-    }
-    if (!status.ok()) {
-      schedule_.Release();
-      // All processes find the same mistakes, but a lack of memory is one process's own.
-      const bool found_by_all = found_by_all_ && status.code == Code::kInvalidArgument;
-      return found_by_all ? rendezvous.FailHere(&process_session(), status)
-                          : rendezvous.FailEverywhere(&process_session(), status);
-    }
-    Transport* const transport = site().process_group().transport.get();
-    const uint64_t tag = TagOf(*transport, process_session().key, *FirstId());
-    runner_.Start(transport, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
-      schedule_.Release();
-      if (ended.ok()) {
-        FaultPoints::Get().At(order(), "end");
-        return Finish(ended);
-      }
-      // If a request failed, the other processes must be told; otherwise they know already.
-      if (!process_session().failed) return site().process_group().rendezvous.FailEverywhere(&process_session(), ended);
-      Finish(ended);
-    });
-  }
-
-  void OnFailed(const Status& why) override {
-    if (runner_.running()) return runner_.Fail(why);
-    if (!Defers(why)) FinishAndDrop(why);
-  }
-
   // Ends a launch that fails before any row has moved. A process that met all others before may send already. Its sends
   // are taken and thrown away, since it could end them only with the connection, and so with everything else that uses
   // it.
@@ -87,40 +49,56 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   void OnTick(std::chrono::steady_clock::time_point now) override {
     runner_.Tick(now);
-    if (process_session().failed || planning()) return;
+    if (process_session().failed || preparing()) return;
     // Called before the requests that are still open have ended, so that the other processes end theirs.
     if (!runner_.failure().ok())
       return site().process_group().rendezvous.FailEverywhere(&process_session(), runner_.failure());
     const auto still = now - runner_.last_progress();
     if (still >= process_session().timeout / 2) runner_.Probe();
     if (still < process_session().timeout) return;
-    const auto seconds = std::chrono::duration<double>(process_session().timeout).count();
     site().process_group().rendezvous.FailEverywhere(
-        &process_session(), Status::Deadline(process_session().prefix + "nothing has moved for " +
-                                             std::to_string(seconds).substr(0, std::to_string(seconds).find('.') + 2) +
-                                             " s. Waiting for " + runner_.Waiting()));
+        &process_session(),
+        Status::Deadline(process_session().prefix + "nothing has moved for " +
+                         Seconds(process_session().timeout.count()) + ". Waiting for " + runner_.Waiting()));
   }
 
  private:
   LaunchSummary summary() const override { return prepared_.summary(); }
 
-  Status Prepare() {
+  Status Prepare(bool* found_by_all) override {
     const CallSite& call = site().call_site();
-    found_by_all_ = true;
     if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
     ranks_.clear();
     for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
-    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, &found_by_all_, launch());
+    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, found_by_all, launch());
         !status.ok()) {
       return status;
     }
-    found_by_all_ = false;
+    *found_by_all = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
     if (options_->reverse && (options_->indexed || traffic.DestinationsOverlap())) {
       return schedule_.BuildSum(call, group(), process, args(), traffic);
     }
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
+  }
+
+  void Run() override {
+    Transport* const transport = site().process_group().transport.get();
+    const uint64_t tag = TagOf(*transport, process_session().key, *FirstId());
+    runner_.Start(transport, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
+      schedule_.Release();
+      if (ended.ok()) FaultPoints::Get().At(order(), "end");
+      // If a request failed, the other processes must be told; otherwise they know already.
+      if (ended.ok() || process_session().failed) return Finish(ended);
+      site().process_group().rendezvous.FailEverywhere(&process_session(), ended);
+    });
+  }
+
+  void Abort(const Status& why) override {
+    if (runner_.running()) return runner_.Fail(why);
+    schedule_.Release();
+    FinishAndDrop(why);
   }
 
   // The id that the first of the processes gave to the launch, once it is known.
@@ -139,7 +117,6 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   const std::shared_ptr<const ExchangeOptions> options_;
   Prepared prepared_;
-  bool found_by_all_ = true;  // of a mistake that Prepare finds: whether every process finds the same
   std::vector<int32_t> ranks_;
   MessageSchedule schedule_;
   Runner runner_;

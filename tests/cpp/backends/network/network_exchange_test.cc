@@ -202,8 +202,7 @@ TEST(NothingToTell) {
         : ProcessLaunch(std::move(site), std::move(recorder)) {
       throw std::bad_alloc();
     }
-    void OnMet() override {}
-    void OnFailed(const Status&) override {}
+    Status Prepare(bool*) override { return Status::Ok(); }
     LaunchSummary summary() const override { return {}; }
   };
   Setting setting;

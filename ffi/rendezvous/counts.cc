@@ -1,0 +1,113 @@
+#include "rendezvous/counts.h"
+
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exchange/counts.h"
+#include "rendezvous/metadata.h"
+#include "rendezvous/process_launch.h"
+#include "rendezvous/rendezvous.h"
+#include "runtime/recorder.h"
+
+namespace fastjax {
+namespace {
+
+// What the counts of all are gathered in, and planned from, for one launch after the other.
+class CountsWork {
+ public:
+  // Gathers, and if there is a plan, writes the tables of the devices at `local` positions.
+  Status Do(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args, const std::vector<int32_t>& local,
+            const PlanFunction& plan, Launch* launch) {
+    GatherCounts(args, &sizes_);
+    if (!plan) {
+      if (launch->recorded) SumAtHome(site, sizes_, &traffic_);
+      return Status::Ok();
+    }
+    if (Status status = SumCounts(site, group, args, &traffic_, &sizes_); !status.ok()) return status;
+    tables_.clear();
+    for (const int32_t position : local) tables_.push_back({site.rank_of[position], args[position].table_words});
+    Status planned = PlanRecorded([&](bool* made) { return plan(traffic_.data(), tables_, made); }, launch);
+    return planned.ok() ? HandOverTables(args) : planned;
+  }
+  LaunchSummary Summary(const CallSite& site) const {
+    return SummaryOfPlan(traffic_.data(), site.plan_row_bytes, tables_.empty() ? nullptr : tables_.front().words);
+  }
+
+ private:
+  std::vector<int64_t> traffic_;
+  std::vector<int64_t> sizes_;
+  std::vector<LocalTable> tables_;
+};
+
+std::shared_ptr<const CallSite> RecordedSite(const std::shared_ptr<const CallSite>& site, const PlanFunction& plan) {
+  return plan || site->experts > 0 ? site : nullptr;
+}
+
+// When the last device arrives, its thread has the counts of all: it plans once and writes every device's table.
+class DeviceCounts final : public Rendezvous<CountsArgs> {
+ public:
+  DeviceCounts(const std::shared_ptr<const CallSite>& call_site, PlanFunction plan)
+      : Rendezvous(call_site),
+        plan_(std::move(plan)),
+        recorder_(RecordedSite(call_site, plan_), SiteKind{}),
+        all_(static_cast<size_t>(call_site->group_size)) {
+    std::iota(all_.begin(), all_.end(), 0);
+  }
+
+ private:
+  void Execute(Session* session, int32_t last) override { session->Finish(Plan(*session), last); }
+  void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder_.Fail(); }
+
+  Status Plan(const Session& session) {
+    // A call site plans for one launch at a time: its groups and launches share scratch memory.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Launch launch = recorder_.Begin();
+    Status status = Guarded([&] { return work_.Do(site(), session.group(), session.args(), all_, plan_, &launch); });
+    recorder_.End(launch, status, status.ok() && launch.recorded ? work_.Summary(site()) : LaunchSummary{});
+    return status;
+  }
+
+  const PlanFunction plan_;
+  Recorder recorder_;
+  std::vector<int32_t> all_;  // positions
+  std::mutex mutex_;
+  CountsWork work_;
+};
+
+// Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
+class CountsLaunch final : public ProcessLaunch<CountsArgs> {
+ public:
+  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder,
+               std::shared_ptr<const PlanFunction> plan)
+      : ProcessLaunch(std::move(site), std::move(recorder)), plan_(std::move(plan)) {}
+
+ private:
+  Status Prepare(bool* /*found_by_all*/) override {
+    if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
+    return work_.Do(site().call_site(), group(), args(), site().local(group()), *plan_, launch());
+  }
+  LaunchSummary summary() const override { return work_.Summary(site().call_site()); }
+
+  const std::shared_ptr<const PlanFunction> plan_;
+  CountsWork work_;
+};
+
+}  // namespace
+
+std::shared_ptr<Counts> OpenDeviceCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
+  return OpenRendezvous<DeviceCounts>(site, std::move(plan));
+}
+
+std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
+                                          const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
+  const std::string what = plan ? "planning" : "gathering";
+  auto recorder = std::make_shared<Recorder>(RecordedSite(site, plan), SiteKind{});
+  return OpenRendezvous<ProcessOperation<CountsLaunch, std::shared_ptr<const PlanFunction>>>(
+      std::move(process_group), site, what, std::move(recorder), std::make_shared<const PlanFunction>(std::move(plan)));
+}
+
+}  // namespace fastjax
