@@ -11,8 +11,6 @@
 namespace fastjax::network::ucx {
 namespace {
 
-// More is fetched by UCX when the receiver asks for it: that is for long messages. Chunks of rows are shorter.
-constexpr size_t kMostAtOnce = 65536;
 constexpr int32_t kQuietTicks = std::chrono::seconds{1} / Loop::kTick;
 constexpr int32_t kMostTicks = std::chrono::seconds{3} / Loop::kTick;
 // Generations of endpoints that stay open.
@@ -126,7 +124,7 @@ void Connections::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker,
     sent->connections->Finish(sent, status);
   };
   param.user_data = outgoing;
-  param.flags = static_cast<uint32_t>(outgoing->length > kMostAtOnce ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
+  param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
   const ucs_status_ptr_t request = parts_->library->ucp_am_send_nbx(endpoint->handle, 0, &header, sizeof(header),
                                                                     outgoing->data.data(), outgoing->length, &param);
@@ -141,11 +139,10 @@ void Connections::Finish(Outgoing* outgoing, ucs_status_t status) {
   Endpoint* const endpoint = outgoing->endpoint.get();
   --endpoint->in_flight;
   endpoint->stalled_ticks = 0;
-  const bool message = outgoing->header.kind == Kind::kMessage;
   if (status != UCS_OK) {
     Fail(endpoint, status);
-  } else if (message) {
-    ++parts_->counters.messages_sent;
+  } else if (outgoing->header.kind == Kind::kMessage) {
+    parts_->counters.messages_sent += outgoing->header.rows == 0 ? 1 : 0;
     parts_->counters.bytes_sent += static_cast<int64_t>(outgoing->length);
   }
   outgoing->endpoint = nullptr;
@@ -162,31 +159,13 @@ void Connections::Retire(const std::shared_ptr<Endpoint>& endpoint) {
       [&](const ucp_request_param_t* param) { return parts_->library->ucp_ep_flush_nbx(endpoint->handle, param); });
 }
 
-// One that cannot be flushed stays until its peer goes on, or the system loses patience with it.
-void Connections::CloseOld(Peer* peer) {
-  for (auto it = peer->retired.begin(); it != peer->retired.end();) {
-    if (!(*it)->flushed || peer->generation - (*it)->generation <= kRetired) {
-      ++it;
-      continue;
-    }
-    Close(*it);
-    it = peer->retired.erase(it);
-  }
-}
-
-void Connections::CloseBroken() {
-  if (!broken_) return;
-  broken_ = false;
-  for (Peer& peer : parts_->peers) {
-    for (auto it = peer.retired.begin(); it != peer.retired.end();) {
-      if (!(*it)->failed) {
-        ++it;
-        continue;
-      }
-      Close(*it);
-      it = peer.retired.erase(it);
-    }
-  }
+template <typename Condition>
+void Connections::CloseRetired(Peer* peer, Condition condition) {
+  peer->retired.remove_if([&](const std::shared_ptr<Endpoint>& endpoint) {
+    const bool closes = condition(*endpoint);
+    if (closes) Close(endpoint);
+    return closes;
+  });
 }
 
 // UCX may still tell of the endpoint until it is closed: it is kept so long.
@@ -213,12 +192,17 @@ void Connections::Begin(Peer* peer, uint32_t generation) {
     Retire(endpoint);
     endpoint = std::move(next);
   }
-  CloseOld(peer);
+  // One that cannot be flushed stays until its peer goes on, or the system loses patience with it.
+  CloseRetired(peer, [generation](const Endpoint& endpoint) {
+    return endpoint.flushed && generation - endpoint.generation > kRetired;
+  });
 }
 
 std::vector<Connections::Failure> Connections::TakeFailures() {
   std::vector<Failure> failures;
-  CloseBroken();
+  if (std::exchange(broken_, false)) {
+    for (Peer& peer : parts_->peers) CloseRetired(&peer, [](const Endpoint& endpoint) { return endpoint.failed; });
+  }
   if (failed_.empty()) return failures;
   const auto over = [&failures](const Failed& each) {
     Peer* const peer = each.endpoint->peer;

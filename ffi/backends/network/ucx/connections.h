@@ -62,8 +62,8 @@ class Connections {
   void Connect(Endpoint* endpoint);
   void Fail(Endpoint* endpoint, ucs_status_t status);
   void Retire(const std::shared_ptr<Endpoint>& endpoint);
-  void CloseOld(Peer* peer);
-  void CloseBroken();
+  template <typename Condition>
+  void CloseRetired(Peer* peer, Condition condition);
   void Close(const std::shared_ptr<Endpoint>& endpoint);
   void Finish(Outgoing* outgoing, ucs_status_t status);
 

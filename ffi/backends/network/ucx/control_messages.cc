@@ -1,7 +1,8 @@
 #include "backends/network/ucx/control_messages.h"
 
+#include <algorithm>
 #include <cstring>
-#include <utility>
+#include <iterator>
 
 namespace fastjax::network::ucx {
 
@@ -17,14 +18,20 @@ void ControlMessages::Send(int32_t process, const void* data, size_t bytes) {
   }
   if (peer->gone) return Lost(peer, peer->why);
   peer->told = false;
-  Outgoing* const message = connections_->Compose(Kind::kMessage, bytes);
-  if (bytes > 0) std::memcpy(message->data.data(), data, bytes);
-  if (peer->joined) {
-    if (peer->readable && !peer->greeted) Hello(peer);
-    connections_->Send(peer, 0, 0, message);
-  } else {
-    connections_->Keep(message, &peer->outbox);
-  }
+  if (peer->joined && peer->readable && !peer->greeted) Hello(peer);
+  size_t left = bytes;
+  do {
+    const size_t length = std::min(left, kMostData);
+    Outgoing* const part = connections_->Compose(Kind::kMessage, length);
+    if (length > 0) std::memcpy(part->data.data(), static_cast<const std::byte*>(data) + (bytes - left), length);
+    left -= length;
+    part->header.rows = left;
+    if (peer->joined) {
+      connections_->Send(peer, 0, 0, part);
+    } else {
+      connections_->Keep(part, &peer->outbox);
+    }
+  } while (left > 0);
 }
 
 void ControlMessages::Hello(Peer* peer) {
@@ -41,69 +48,31 @@ void ControlMessages::OnJoined(Peer* peer) {
 }
 
 Incoming* ControlMessages::Add(Peer* peer) {
-  Incoming* const incoming = Take(&peer->inbox, &free_incoming_);
-  incoming->control_messages = this;
-  incoming->peer = peer;
+  if (free_.empty()) free_.emplace_back();
+  Incoming* const incoming = Move(&peer->inbox, &free_, free_.begin());
   incoming->data.clear();
   incoming->lost = Status::Ok();
   incoming->renewed = false;
   incoming->ready = false;
-  incoming->given_up = false;
   ++incoming_;
   return incoming;
 }
 
+// Parts come in order.
 void ControlMessages::OnArrival(Peer* peer, const Arrival& arrival) {
-  Incoming* const incoming = Add(peer);
-  if (arrival.rendezvous) return Fetch(incoming, arrival);
+  Incoming* const incoming = peer->inbox.empty() || peer->inbox.back().ready ? Add(peer) : &peer->inbox.back();
   const auto* const from = static_cast<const std::byte*>(arrival.data);
-  incoming->data.assign(from, from + arrival.length);
+  incoming->data.insert(incoming->data.end(), from, from + arrival.length);
+  incoming->ready = arrival.header.rows == 0;
+  parts_->counters.messages_received += incoming->ready ? 1 : 0;
+  parts_->counters.bytes_received += static_cast<int64_t>(arrival.length);
   parts_->Release(arrival);
-  Fetched(incoming, UCS_OK);
-}
-
-void ControlMessages::Fetch(Incoming* incoming, const Arrival& arrival) {
-  incoming->data.resize(arrival.length);
-  ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.cb.recv_am = [](void* handle, ucs_status_t status, size_t, void* argument) {
-    auto* const fetched = static_cast<Incoming*>(argument);
-    fetched->control_messages->parts_->library->ucp_request_free(handle);
-    --fetched->control_messages->parts_->in_flight;
-    fetched->control_messages->Fetched(fetched, status);
-  };
-  param.user_data = incoming;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
-  const ucs_status_ptr_t handle = parts_->library->ucp_am_recv_data_nbx(
-      arrival.nic_worker->worker(), arrival.data, incoming->data.data(), incoming->data.size(), &param);
-  if (UCS_PTR_IS_PTR(handle)) {
-    ++parts_->in_flight;
-  } else {
-    Fetched(incoming, UCS_PTR_STATUS(handle));
-  }
-}
-
-void ControlMessages::Fetched(Incoming* incoming, ucs_status_t status) {
-  if (status == UCS_OK && !incoming->given_up) {
-    ++parts_->counters.messages_received;
-    parts_->counters.bytes_received += static_cast<int64_t>(incoming->data.size());
-    incoming->ready = true;
-    return;
-  }
-  if (!incoming->given_up) {
-    // Its sender is gone, then: the endpoint says so, too, and ends all else.
-    --incoming_;
-  }
-  Move(&free_incoming_, incoming->given_up ? &given_up_ : &incoming->peer->inbox, incoming->self);
 }
 
 void ControlMessages::EndAll(Peer* peer) {
-  for (auto it = peer->inbox.begin(); it != peer->inbox.end();) {
-    Incoming* const incoming = &*it++;
-    if (incoming->ready) continue;
-    incoming->given_up = true;
+  if (!peer->inbox.empty() && !peer->inbox.back().ready) {
+    Move(&free_, &peer->inbox, std::prev(peer->inbox.end()));
     --incoming_;
-    Move(&given_up_, &peer->inbox, incoming->self);
   }
   connections_->Discard(&peer->outbox);
 }
@@ -135,7 +104,7 @@ bool ControlMessages::Deliver(Handler* handler) {
       } else {
         handler->OnLost(peer.process, incoming->lost);
       }
-      Move(&free_incoming_, &now, now.begin());
+      free_.splice(free_.end(), now);
     }
   }
   return any;

@@ -17,12 +17,12 @@ class ControlMessages {
   // Sends the peer the present generation, and whether this process can read its memory.
   void Hello(Peer* peer);
 
-  // Takes over an arrival.
+  // Takes over a part of a message.
   void OnArrival(Peer* peer, const Arrival& arrival);
   void OnJoined(Peer* peer);
   void Lost(Peer* peer, const Status& why);
   void Renewed(Peer* peer, const Status& why);
-  // Gives up messages that have not arrived. Those that have are still delivered.
+  // Gives up what has not arrived whole. Messages that have are still delivered.
   void EndAll(Peer* peer);
   // Delivers to the handler what has arrived, in order; returns whether there was anything. Without a handler it is
   // kept.
@@ -30,12 +30,10 @@ class ControlMessages {
 
  private:
   Incoming* Add(Peer* peer);
-  void Fetch(Incoming* incoming, const Arrival& arrival);
-  void Fetched(Incoming* incoming, ucs_status_t status);
 
   TransportParts* const parts_;
   Connections* const connections_;
-  std::list<Incoming> free_incoming_, given_up_;
+  std::list<Incoming> free_;
   int64_t incoming_ = 0;  // in all inboxes
 };
 

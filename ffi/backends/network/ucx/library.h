@@ -29,7 +29,6 @@ constexpr unsigned kOldestMinor = 13;
   X(ucp_worker_get_efd)             \
   X(ucp_worker_set_am_recv_handler) \
   X(ucp_am_send_nbx)                \
-  X(ucp_am_recv_data_nbx)           \
   X(ucp_am_data_release)            \
   X(ucp_ep_create)                  \
   X(ucp_ep_close_nbx)               \

@@ -22,7 +22,6 @@
 namespace fastjax::network::ucx {
 
 class Connections;
-class ControlMessages;
 struct Peer;
 
 // Moves a node between lists, so that nothing is allocated once there are enough of them.
@@ -43,10 +42,9 @@ T* Take(std::list<T>* to, std::list<T>* free) {
 struct Arrival {
   Header header{};
   NicWorker* nic_worker = nullptr;
-  void* data = nullptr;  // the bytes, or UCX's descriptor of them
+  void* data = nullptr;
   size_t length = 0;
-  std::vector<std::byte>* memory = nullptr;     // ours, that has the bytes; null: UCX's
-  bool rendezvous = false;                      // the bytes are still with the sender
+  std::vector<std::byte>* memory = nullptr;     // ours, that has the data; null: UCX's
   std::chrono::steady_clock::time_point since;  // when it came; no receive has met it
 };
 
@@ -115,14 +113,10 @@ struct Outgoing {
 
 // A message, or the news that the process was lost or the connection renewed.
 struct Incoming {
-  ControlMessages* control_messages = nullptr;
-  Peer* peer = nullptr;
   std::vector<std::byte> data;
   Status lost;
   bool renewed = false;  // not lost
-  bool ready = false;
-  bool given_up = false;
-  std::list<Incoming>::iterator self;
+  bool ready = false;    // all parts have arrived
 };
 
 struct Peer {
@@ -158,7 +152,7 @@ struct Peer {
   std::list<Arrival> unmet;      // rows, or offers, that no receive has met
 
   std::list<Outgoing> outbox;  // messages, until it joins
-  std::list<Incoming> inbox;
+  std::list<Incoming> inbox;   // of which only the last may not be ready
 
   const std::shared_ptr<Endpoint>& endpoint(int32_t ours, int32_t theirs, Connection connection) const {
     const size_t pair = static_cast<size_t>(ours) * addresses.nic_workers.size() + static_cast<size_t>(theirs);

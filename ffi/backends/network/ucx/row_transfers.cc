@@ -9,7 +9,6 @@ namespace fastjax::network::ucx {
 namespace {
 
 constexpr size_t kShort = 8192;
-constexpr size_t kChunk = 61440;  // with all headers within a TCP segment of ours
 constexpr size_t kLeastChunk = 8192;
 constexpr int64_t kInFlight = 8;  // messages that an endpoint may have in UCX's hands when a chunk is added
 // A NIC may have two windows under way for each send of the earliest stage: with one, it would have nothing to do while
@@ -50,7 +49,7 @@ void Walk(Request* request, size_t bytes, Copy copy) {
 }
 
 // Some chunks to a window: the receiver acknowledges the first while the last is on its way.
-size_t ChunkOf(int64_t window) { return std::clamp(static_cast<size_t>(window / kMarks), kLeastChunk, kChunk); }
+size_t ChunkOf(int64_t window) { return std::clamp(static_cast<size_t>(window / kMarks), kLeastChunk, kMostData); }
 
 bool IsStalled(const Endpoint& endpoint) { return endpoint.failed || endpoint.stalled_ticks >= kStalledTicks; }
 

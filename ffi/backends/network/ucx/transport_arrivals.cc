@@ -20,14 +20,15 @@ ucs_status_t UcxTransport::OnActiveMessage(void* argument, const void* header, s
   const auto* const target = static_cast<MessageTarget*>(argument);
   Arrival arrival;
   if (header_length == sizeof(Header)) std::memcpy(&arrival.header, header, sizeof(Header));
-  if (header_length != sizeof(Header) || !target->transport->Genuine(arrival.header, length)) {
+  // None of ours is a rendezvous, of which there would be no data yet.
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  if (header_length != sizeof(Header) || rendezvous || !target->transport->Genuine(arrival.header, length)) {
     ++target->transport->parts_.counters.refused;
     return UCS_OK;  // UCX drops it
   }
   arrival.nic_worker = target->nic_worker;
   arrival.length = length;
-  arrival.rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  const bool kept = arrival.rendezvous || (length > 0 && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0);
+  const bool kept = length > 0 && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
   if (kept) arrival.data = data;
   target->transport->arrivals_.push_back(arrival);
   return kept ? UCS_INPROGRESS : UCS_OK;
