@@ -70,7 +70,7 @@ class FaultyPeer {
   }
 
   ucx::Header HeaderOf(const std::string& text, uint32_t generation, uint64_t sequence, int32_t from = 1,
-                       ucx::Connection connection = ucx::Connection::kControl) const {
+                       ucx::Connection connection = ucx::Connection::kControl, uint64_t more = 0) const {
     ucx::Header header{};
     header.magic = ucx::kHeaderMagic;
     header.version = ucx::kHeaderVersion;
@@ -82,14 +82,15 @@ class FaultyPeer {
     header.generation = generation;
     header.connection = connection;
     header.sequence = sequence;
+    header.rows = more;
     header.bytes = text.size();
     header.hash = ucx::HashOf(OptionsOf(1, 2, "tcp").secret, header);
     return header;
   }
 
   void Send(const std::string& text, uint32_t generation, uint64_t sequence,
-            ucx::Connection connection = ucx::Connection::kControl) {
-    const ucx::Header header = HeaderOf(text, generation, sequence, 1, connection);
+            ucx::Connection connection = ucx::Connection::kControl, uint64_t more = 0) {
+    const ucx::Header header = HeaderOf(text, generation, sequence, 1, connection, more);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_AM_SEND_FLAG_EAGER;
@@ -178,6 +179,12 @@ TEST(Generations) {
   both.peer.Send(again, 1000, 0);
   both.DriveUntilHeard(3);
   CHECK_EQ(both.victim.handler.renewed().size(), 1u);
+  // Of a message whose end is lost with its generation, nothing is left.
+  both.peer.Send(bad, 1000, 1, ucx::Connection::kControl, 2);
+  both.peer.Send(good, 1000, 2, ucx::Connection::kControl, 1);
+  both.peer.Send(after, 1001, 0);
+  both.DriveUntilHeard(4);
+  CHECK_EQ(both.victim.handler.messages().back().second, after);
 }
 
 // A message that comes twice is refused the second time, and not kept.

@@ -78,11 +78,9 @@ struct TwoLaunches {
     go.set_value();
   }
   void CheckArrived() {
-    earlier.Wait(0);
-    later.Wait(0);
-    receives.Wait(0);
-    receives.Wait(1);
-    for (Ends* const ends : {static_cast<Ends*>(&earlier), static_cast<Ends*>(&later)}) CHECK(ends->Of(0).ok());
+    earlier.CheckAll(1);
+    later.CheckAll(1);
+    receives.CheckAll(2);
     CHECK(Joined(from_earlier) == Joined(Whole(&into_earlier)));
     CHECK(Joined(from_later) == Joined(Whole(&into_later)));
   }

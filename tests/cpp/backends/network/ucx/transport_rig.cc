@@ -6,8 +6,6 @@
 #include <iostream>
 #include <sstream>
 
-#include "support/check.h"
-
 // What UCX keeps until the process ends is not for the address sanitizer to report.
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() { return "leak:ucs_\n"; }
 
@@ -20,98 +18,6 @@ void SayThatItWaits(const char* file, int line) {
     text << "  in " << context->text() << "\n";
   }
   std::cerr << text.str();
-}
-
-void Ends::OnDone(int64_t cookie, const Status& status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ended_[cookie] = status;
-  ++count_;
-  changed_.notify_all();
-}
-
-void Ends::OnMoved(int64_t cookie) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  CHECK_EQ(ended_.count(cookie), 0u);
-  ++moved_[cookie];
-}
-
-long Ends::moved(int64_t cookie) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return moved_[cookie];
-}
-
-bool Ends::Has(int64_t cookie) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ended_.count(cookie) != 0;
-}
-
-Status Ends::Of(int64_t cookie) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return ended_[cookie];
-}
-
-long Ends::count() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return count_;
-}
-
-void RecordingHandler::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  messages_.emplace_back(process, std::string(reinterpret_cast<const char*>(data), bytes));
-  changed_.notify_all();
-}
-
-void RecordingHandler::OnLost(int32_t process, const Status& status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  lost_.emplace_back(process, status);
-  changed_.notify_all();
-}
-
-void RecordingHandler::OnRenewed(int32_t process, const Status& why) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  renewed_.emplace_back(process, why);
-  changed_.notify_all();
-}
-
-void RecordingHandler::OnTick(std::chrono::steady_clock::time_point) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ++ticks_;
-  changed_.notify_all();
-}
-
-void RecordingHandler::OnClosed(const Status& why) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  closed_ = why;
-  changed_.notify_all();
-}
-
-Status RecordingHandler::closed() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return closed_;
-}
-
-void RecordingHandler::WaitTicks(int count, const char* file, int line) {
-  int from = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    from = ticks_;
-  }
-  WaitFor([this, count, from] { return ticks_ >= from + count; }, file, line);
-}
-
-std::vector<std::pair<int32_t, std::string>> RecordingHandler::messages() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return messages_;
-}
-
-std::vector<std::pair<int32_t, Status>> RecordingHandler::lost() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return lost_;
-}
-
-std::vector<std::pair<int32_t, Status>> RecordingHandler::renewed() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return renewed_;
 }
 
 TransportState StateOf(UcxTransport* transport) {
@@ -238,10 +144,7 @@ void Exchange(TransportRig* rig, int32_t from, int32_t to, uint64_t tag, int32_t
   std::vector<std::byte> into(data.size());
   rig->Send(from, to, tag, Whole(&data), &ends, 0, rail);
   rig->Receive(to, from, tag, Whole(&into), &ends, 1, rail);
-  ends.Wait(0);
-  ends.Wait(1);
-  CHECK_EQ(ends.Of(0).message, "");
-  CHECK_EQ(ends.Of(1).message, "");
+  ends.CheckAll(2);
   CHECK(data == into);
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "backends/network/ucx/transport.h"
+#include "support/check.h"
 
 namespace fastjax::test {
 
@@ -40,30 +42,73 @@ void WaitUntil(Condition condition, const char* file = __builtin_FILE(), int lin
 
 // Something that other threads change and say so. `file` and `line` are those of whoever waits.
 class Watched {
- public:
+ protected:
+  template <typename Work>
+  auto Locked(Work work) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return work();
+  }
+  template <typename Work>
+  void Change(Work work) {
+    Locked(work);
+    changed_.notify_all();
+  }
   template <typename Condition>
   void WaitFor(Condition condition, const char* file, int line) {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!changed_.wait_for(lock, kSilence, condition)) SayThatItWaits(file, line);
   }
 
- protected:
+ private:
   std::mutex mutex_;
   std::condition_variable changed_;
 };
 
 class Ends : public Listener, public Watched {
  public:
-  void OnDone(int64_t cookie, const Status& status) override;
-  void OnMoved(int64_t cookie) override;
+  void OnDone(int64_t cookie, const Status& status) override {
+    Change([&] {
+      ended_[cookie] = status;
+      ++count_;
+    });
+  }
+  void OnMoved(int64_t cookie) override {
+    Locked([&] {
+      CHECK_EQ(ended_.count(cookie), 0u);
+      ++moved_[cookie];
+    });
+  }
   void Wait(int64_t cookie, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     WaitFor([this, cookie] { return ended_.count(cookie) != 0; }, file, line);
   }
-  bool Has(int64_t cookie);
-  Status Of(int64_t cookie);
-  long count();
+  // Waits for those before `count`, which end well.
+  void CheckAll(int64_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    for (int64_t cookie = 0; cookie < count; ++cookie) {
+      Wait(cookie, file, line);
+      CHECK_EQ(Of(cookie).message, "");
+    }
+  }
+  // Waits for those, which end since a process is gone, or was given up.
+  void CheckGone(std::initializer_list<int64_t> cookies, const char* file = __builtin_FILE(),
+                 int line = __builtin_LINE()) {
+    for (const int64_t cookie : cookies) {
+      Wait(cookie, file, line);
+      CHECK(Of(cookie).code == Code::kUnavailable);
+    }
+  }
+  bool Has(int64_t cookie) {
+    return Locked([&] { return ended_.count(cookie) != 0; });
+  }
+  Status Of(int64_t cookie) {
+    return Locked([&] { return ended_[cookie]; });
+  }
+  long count() {
+    return Locked([&] { return count_; });
+  }
   // Times that the request was said to move.
-  long moved(int64_t cookie);
+  long moved(int64_t cookie) {
+    return Locked([&] { return moved_[cookie]; });
+  }
 
  private:
   std::map<int64_t, Status> ended_;
@@ -73,11 +118,23 @@ class Ends : public Listener, public Watched {
 
 class RecordingHandler : public Handler, public Watched {
  public:
-  void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
-  void OnLost(int32_t process, const Status& status) override;
-  void OnRenewed(int32_t process, const Status& why) override;
-  void OnTick(std::chrono::steady_clock::time_point now) override;
-  void OnClosed(const Status& why) override;
+  using News = std::vector<std::pair<int32_t, Status>>;
+
+  void OnMessage(int32_t process, const std::byte* data, size_t bytes) override {
+    Change([&] { messages_.emplace_back(process, std::string(reinterpret_cast<const char*>(data), bytes)); });
+  }
+  void OnLost(int32_t process, const Status& status) override {
+    Change([&] { lost_.emplace_back(process, status); });
+  }
+  void OnRenewed(int32_t process, const Status& why) override {
+    Change([&] { renewed_.emplace_back(process, why); });
+  }
+  void OnTick(std::chrono::steady_clock::time_point /*now*/) override {
+    Change([&] { ++ticks_; });
+  }
+  void OnClosed(const Status& why) override {
+    Change([&] { closed_ = why; });
+  }
   bool Busy() const override { return busy_; }
 
   void WaitMessages(size_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -92,16 +149,27 @@ class RecordingHandler : public Handler, public Watched {
   void WaitClosed(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     WaitFor([this] { return !closed_.ok(); }, file, line);
   }
-  void WaitTicks(int count, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  std::vector<std::pair<int32_t, std::string>> messages();
-  std::vector<std::pair<int32_t, Status>> lost();
-  std::vector<std::pair<int32_t, Status>> renewed();
-  Status closed();
+  void WaitTicks(int count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    const int from = Locked([&] { return ticks_; });
+    WaitFor([this, count, from] { return ticks_ >= from + count; }, file, line);
+  }
+  std::vector<std::pair<int32_t, std::string>> messages() {
+    return Locked([&] { return messages_; });
+  }
+  News lost() {
+    return Locked([&] { return lost_; });
+  }
+  News renewed() {
+    return Locked([&] { return renewed_; });
+  }
+  Status closed() {
+    return Locked([&] { return closed_; });
+  }
   void SetBusy(bool busy) { busy_ = busy; }
 
  private:
   std::vector<std::pair<int32_t, std::string>> messages_;
-  std::vector<std::pair<int32_t, Status>> lost_, renewed_;
+  News lost_, renewed_;
   int ticks_ = 0;
   Status closed_;
   std::atomic<bool> busy_{false};
