@@ -7,6 +7,7 @@
 // A plan depends on SEED and its number only.
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <iomanip>
@@ -14,14 +15,24 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FASTJAX_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define FASTJAX_SANITIZED 1
+#endif
+#endif
+#ifdef FASTJAX_SANITIZED
+#include <sanitizer/common_interface_defs.h>
+#endif
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
 #include "choices.h"
-#include "crash_report.h"
 #include "digest.h"
 #include "plan_checks.h"
 #include "problem.h"
@@ -56,11 +67,46 @@ struct PlanNumber {
   uint64_t seed;
   int64_t index;
 };
+thread_local const PlanNumber* at_work = nullptr;
 
-void SayNumber(const void* what) {
-  const auto* at = static_cast<const PlanNumber*>(what);
-  std::cerr << "random_plans --replay " << at->seed << " " << at->index << std::endl;
+// When the process dies: a sanitizer's report, a failed assertion or a signal does not say which plan was at work.
+void Say() {
+  const PlanNumber* const number = std::exchange(at_work, nullptr);  // once, also if saying it fails
+  if (number == nullptr) return;
+  std::cerr << "random_plans --replay " << number->seed << " " << number->index << std::endl;
 }
+
+// Not safe in a signal handler, strictly; but there is nothing left to lose.
+void OnSignal(int signal) {
+  Say();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+bool Install() {
+#ifdef FASTJAX_SANITIZED
+  __sanitizer_set_death_callback(Say);
+  std::signal(SIGABRT, OnSignal);
+#else
+  for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, OnSignal);
+#endif
+  return true;
+}
+
+// If the process dies in this thread while one lives, the plan's number is printed.
+class CrashReport {
+ public:
+  CrashReport(uint64_t seed, int64_t index) : number_{seed, index} {
+    static const bool installed = Install();
+    if (installed) at_work = &number_;
+  }
+  ~CrashReport() { at_work = nullptr; }
+  CrashReport(const CrashReport&) = delete;
+  CrashReport& operator=(const CrashReport&) = delete;
+
+ private:
+  const PlanNumber number_;
+};
 
 // work(index) for all of [0, count), each once, on any of the threads, until it says that it has seen enough.
 template <typename Work>
@@ -69,8 +115,7 @@ void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
   const auto run = [&] {
     for (int64_t first; (first = next.fetch_add(kShare)) < count;) {
       for (int64_t index = first; index < std::min(first + kShare, count); ++index) {
-        const PlanNumber number{seed, index};
-        const CrashReport report(SayNumber, &number);
+        const CrashReport report(seed, index);
         if (!work(index)) next = count;
       }
     }
@@ -146,8 +191,7 @@ void PrintTransfers(const Problem& problem) {
 }
 
 int Replay(uint64_t seed, int64_t index) {
-  const PlanNumber number{seed, index};
-  const CrashReport report(SayNumber, &number);
+  const CrashReport report(seed, index);
   const Problem problem = ProblemOf(seed, index);
   const std::string wrong = CheckProblem(problem);
   Print(problem, &std::cerr);

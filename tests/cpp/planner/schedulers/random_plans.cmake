@@ -1,10 +1,10 @@
 # random_plans, and the same program with the planner compiled in other ways: their plans must not differ by a bit.
 find_package(Threads REQUIRED)
 
-set(random_plans_sources crash_report.cc plan_checks.cc problem.cc random_traffic.cc)
+set(random_plans_sources plan_checks.cc problem.cc)
 list(TRANSFORM random_plans_sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
 set(tests_folder "${PROJECT_SOURCE_DIR}/tests/cpp")
-set(check_sources replay.cc replay_balance.cc table_checks.cc)
+set(check_sources replay.cc table_checks.cc)
 list(TRANSFORM check_sources PREPEND "${tests_folder}/support/")
 get_target_property(planner_sources fastjax_planner SOURCES)
 list(TRANSFORM planner_sources PREPEND "${PROJECT_SOURCE_DIR}/ffi/planner/")
