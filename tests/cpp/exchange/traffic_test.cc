@@ -182,19 +182,29 @@ std::shared_ptr<CallSite> PlainSite(int32_t groups) {
   return site;
 }
 
+using Damage = std::function<void(Layout*)>;
+
+// Of a layout that is right but for the damage: what `look` says of it, and nothing else.
+void CheckRefusal(int32_t groups, const Damage& damage, const std::string& message,
+                  const std::function<Status(GroupTraffic*, const CallSite&, const Layout&)>& look) {
+  const auto site = PlainSite(groups);
+  Layout layout = PlainLayout();
+  damage(&layout);
+  GroupTraffic traffic;
+  const Status status = look(&traffic, *site, layout);
+  CHECK(status.code == Code::kInvalidArgument);
+  CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + message);
+}
+
 TEST(RefusedMetadata) {
   constexpr int64_t kLargest = INT64_MAX;
   const std::string two_output_rows =
       " reach beyond the output of device 1, which has 14 rows. output_offsets count rows of the receiver's output, as "
       "seen by the sender.";
-  const auto refused = [](const std::string& what, bool reverse, const std::function<void(Layout*)>& damage) {
-    const auto site = PlainSite(1);
-    Layout layout = PlainLayout();
-    damage(&layout);
-    GroupTraffic traffic;
-    const Status status = traffic.Load(*site, 0, Args(layout, reverse), reverse);
-    CHECK(status.code == Code::kInvalidArgument);
-    CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + what);
+  const auto refused = [](const std::string& what, bool reverse, const Damage& damage) {
+    CheckRefusal(1, damage, what, [reverse](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
+      return traffic->Load(site, 0, Args(layout, reverse), reverse);
+    });
   };
   // The same in both directions: offsets mean the same rows.
   for (const bool reverse : {false, true}) {
@@ -231,20 +241,6 @@ TEST(RefusedMetadata) {
       m->send_sizes[2] = 15;
     });
   }
-}
-
-using Damage = std::function<void(Layout*)>;
-
-// Of a layout that is right but for the damage: what `look` says of it, and nothing else.
-void CheckRefusal(int32_t groups, const Damage& damage, const std::string& message,
-                  const std::function<Status(GroupTraffic*, const CallSite&, const Layout&)>& look) {
-  const auto site = PlainSite(groups);
-  Layout layout = PlainLayout();
-  damage(&layout);
-  GroupTraffic traffic;
-  const Status status = look(&traffic, *site, layout);
-  CHECK(status.code == Code::kInvalidArgument);
-  CHECK_EQ(status.message, "exchange over axis 'x' (channel 7): " + message);
 }
 
 TEST(RefusedPairs) {

@@ -17,15 +17,8 @@
 
 namespace fastjax::test {
 
-// A row of the exchange: of block (origin -> target), the `at`th.
-struct Row {
-  int32_t origin;
-  int32_t target;
-  int64_t at;
-  bool operator==(const Row& other) const {
-    return std::tie(origin, target, at) == std::tie(other.origin, other.target, other.at);
-  }
-};
+// A row of the exchange: of block (origin -> target), the so-many-th.
+using Row = std::tuple<int32_t, int32_t, int64_t>;
 
 // What is where while an exchange is replayed. Knows of transfers only what their fields say.
 class Replay {
@@ -38,7 +31,7 @@ class Replay {
         if (transfer.src != transfer.origin) return false;
       } else {
         const auto found = staged_.find({transfer.src, transfer.src_row + i});
-        if (found == staged_.end() || !(found->second == row)) return false;
+        if (found == staged_.end() || found->second != row) return false;
       }
       rows->push_back(row);
     }
@@ -49,8 +42,8 @@ class Replay {
     for (int64_t i = 0; i < transfer.rows; ++i) {
       const Row& row = rows[first + static_cast<size_t>(i)];
       if (transfer.dst_row == planner::Transfer::kInPlace) {
-        CHECK_EQ(transfer.dst, row.target);
-        ++arrived_[{row.origin, row.target, row.at}];
+        CHECK_EQ(transfer.dst, std::get<1>(row));
+        ++arrived_[row];
       } else {
         staged_[{transfer.dst, transfer.dst_row + i}] = row;
       }
@@ -72,7 +65,7 @@ class Replay {
 
  private:
   std::map<std::pair<int32_t, int64_t>, Row> staged_;  // by device and row
-  std::map<std::tuple<int32_t, int32_t, int64_t>, int32_t> arrived_;
+  std::map<Row, int32_t> arrived_;
 };
 
 // What both ends of a message know of it.
@@ -90,8 +83,8 @@ inline int32_t PlanPipelineStep(const Lowering& lowering, const Step& step) {
 }
 
 // The transfers of both ends name the same rows, in the same order, though they need not be cut alike.
-inline std::vector<std::tuple<int32_t, int32_t, int64_t>> RowsOf(const Lowering& lowering, const Step& step) {
-  std::vector<std::tuple<int32_t, int32_t, int64_t>> rows;
+inline std::vector<Row> RowsOf(const Lowering& lowering, const Step& step) {
+  std::vector<Row> rows;
   for (const planner::Transfer& transfer : lowering.TransfersOf(step)) {
     for (int64_t i = 0; i < transfer.rows; ++i) {
       rows.emplace_back(transfer.origin, transfer.target, transfer.first_row + i);
@@ -121,28 +114,41 @@ inline void Move(const Located& from, const Located& to, Replay* replay) {
   CHECK_EQ(first, rows.size());
 }
 
+// The steps of all processes.
+struct Program {
+  explicit Program(const Sides& sides) {
+    for (const auto& side : sides) {
+      for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
+        const Located located{side.get(), i};
+        if (located.step().action == Action::kReceive) {
+          receivers.emplace(KeyOf(side->lowering, located.step()), located);
+        } else {
+          movers.push_back(located);
+        }
+      }
+    }
+  }
+  // The step that writes what a copy or a send reads.
+  Located WriterOf(const Located& from) const {
+    return from.step().action == Action::kSend ? receivers.at(KeyOf(from.side->lowering, from.step())) : from;
+  }
+
+  std::map<MessageKey, Located> receivers;
+  std::vector<Located> movers;  // copies and sends
+};
+
 // Any order that gates allow: of all steps that may begin, one at random.
 inline void ReplayByGates(Setting* setting, const Sides& sides) {
   Replay replay;
   std::map<Side*, std::vector<int32_t>> missing;
-  std::map<MessageKey, Located> receivers;
-  std::vector<Located> left;
-  for (const auto& side : sides) {
-    missing[side.get()] = side->lowering.gates();
-    for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
-      const Located located{side.get(), i};
-      if (located.step().action == Action::kReceive) {
-        CHECK_EQ(located.step().waits, -1);
-        receivers.emplace(KeyOf(side->lowering, located.step()), located);
-      } else {
-        left.push_back(located);
-      }
-    }
-  }
+  for (const auto& side : sides) missing[side.get()] = side->lowering.gates();
+  const Program program(sides);
+  for (const auto& [key, located] : program.receivers) CHECK_EQ(located.step().waits, -1);
   const auto end = [&](const Located& located) {
     const int32_t gate = located.step().opens;
     if (gate >= 0) CHECK(missing[located.side][static_cast<size_t>(gate)]-- > 0);
   };
+  std::vector<Located> left = program.movers;
   std::shuffle(left.begin(), left.end(), setting->random);
   while (!left.empty()) {
     const auto ready = std::find_if(left.begin(), left.end(), [&](const Located& located) {
@@ -152,8 +158,7 @@ inline void ReplayByGates(Setting* setting, const Sides& sides) {
     if (!CHECK(ready != left.end())) return;
     const Located from = *ready;
     left.erase(ready);
-    Located to = from;
-    if (from.step().action == Action::kSend) to = receivers.at(KeyOf(from.side->lowering, from.step()));
+    const Located to = program.WriterOf(from);
     Move(from, to, &replay);
     end(from);
     if (to.side != from.side || to.index != from.index) end(to);
@@ -167,18 +172,9 @@ inline void ReplayByGates(Setting* setting, const Sides& sides) {
 // All processes go from pipeline step to pipeline step together: what one of them reads was written in those before.
 inline void ReplayByPipelineSteps(Setting* setting, const Sides& sides) {
   Replay replay;
+  const Program program(sides);
   std::map<int32_t, std::vector<Located>> all;
-  std::map<MessageKey, Located> receivers;
-  for (const auto& side : sides) {
-    for (size_t i = 0; i < side->lowering.steps().size(); ++i) {
-      const Located located{side.get(), i};
-      if (located.step().action == Action::kReceive) {
-        receivers.emplace(KeyOf(side->lowering, located.step()), located);
-      } else {
-        all[PlanPipelineStep(side->lowering, located.step())].push_back(located);
-      }
-    }
-  }
+  for (const Located& from : program.movers) all[PlanPipelineStep(from.side->lowering, from.step())].push_back(from);
   for (auto& [pipeline_step, steps] : all) {
     const Replay before = replay;
     std::shuffle(steps.begin(), steps.end(), setting->random);
@@ -187,9 +183,7 @@ inline void ReplayByPipelineSteps(Setting* setting, const Sides& sides) {
       for (const planner::Transfer& transfer : from.side->lowering.TransfersOf(from.step())) {
         CHECK(before.Read(transfer, &rows));
       }
-      Located to = from;
-      if (from.step().action == Action::kSend) to = receivers.at(KeyOf(from.side->lowering, from.step()));
-      Move(from, to, &replay);
+      Move(from, program.WriterOf(from), &replay);
     }
   }
   replay.CheckAllArrived(setting->site->group_size, setting->traffic);

@@ -61,7 +61,7 @@ void CheckOrder(const Setting& setting, int32_t process, Side* side) {
 // Sends and receives pair off, and agree in their rows and in their pipeline step.
 void CheckMessages(const Sides& sides, int64_t* messages) {
   struct Ends {
-    std::vector<std::tuple<int32_t, int32_t, int64_t>> rows[2];
+    std::vector<Row> rows[2];
     int32_t pipeline_step[2];
     int32_t count[2] = {0, 0};
   };

@@ -19,11 +19,9 @@ using namespace std::chrono_literals;
 // The one that is elsewhere has waited a little longer, and gives up first.
 TEST(TimeoutOfBoth) {
   Job job(2);
-  TestParticipant a(&job, 0, At(In(1)), {1});
-  TestParticipant b(&job, 1, AtAnotherCall(), {1});
-  a.Join();
-  b.Join();
-  job.DeliverAll();
+  TestParticipant a(&job, 0);
+  TestParticipant b(&job, 1, AtAnotherCall());
+  job.Join({&a, &b});
   const auto now = std::chrono::steady_clock::now();
   job.rendezvous[1]->OnTick(now + 2000s);
   CHECK_EQ(b.failed, 1);
@@ -44,11 +42,9 @@ TEST(TimeoutAtProgramsOfOneName) {
       ProcessSession there = At(In(1), 4);
       there.text += std::string(kInModule) + "bbbb";
       if (plans) there.settings = 5;
-      TestParticipant a(&job, 0, std::move(here), {1});
-      TestParticipant b(&job, 1, std::move(there), {1});
-      a.Join();
-      b.Join();
-      job.DeliverAll();
+      TestParticipant a(&job, 0, std::move(here));
+      TestParticipant b(&job, 1, std::move(there));
+      job.Join({&a, &b});
       const auto late = std::chrono::steady_clock::now() + 2000s;
       if (gave_up) job.rendezvous[1]->OnTick(late);
       job.DeliverAll();
@@ -63,13 +59,10 @@ TEST(TimeoutAtProgramsOfOneName) {
 
 TEST(Timeout) {
   Job job(3);
-  TestParticipant a(&job, 0, At(In(1)), {1});
-  TestParticipant b(&job, 1, At(In(1)), {1});
-  TestParticipant c(&job, 2, AtAnotherCall(), {1});
-  a.Join();
-  b.Join();
-  c.Join();
-  job.DeliverAll();
+  TestParticipant a(&job, 0);
+  TestParticipant b(&job, 1);
+  TestParticipant c(&job, 2, AtAnotherCall());
+  job.Join({&a, &b, &c});
   const auto now = std::chrono::steady_clock::now();
   job.rendezvous[0]->OnTick(now + 100s);
   CHECK_EQ(a.failed, 0);
@@ -82,20 +75,19 @@ TEST(Timeout) {
   CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
   CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1500.0 s");
   // One that is at the same call, in another launch.
-  TestParticipant next(&job, 1, At(In(2)), {1});
-  TestParticipant other(&job, 0, At(In(3)), {1});
-  next.Join();
-  job.DeliverAll();
+  TestParticipant next(&job, 1, At(In(2)));
+  TestParticipant other(&job, 0, At(In(3)));
+  job.Join({&next});
   other.Join();
   job.rendezvous[0]->OnTick(now + 10000s);
   CHECK_CONTAINS(other.status.message, "process 1 (test) (which is 1 launch behind)");
   // Who comes late is told at once.
-  TestParticipant late(&job, 2, At(In(1)), {1});
+  TestParticipant late(&job, 2);
   late.Join();
   CHECK(late.failed == 1 && Contains(late.status.message, "gave up"));
   // And of one who is nowhere, nothing more is known.
   Job empty(2);
-  TestParticipant alone(&empty, 0, At(In(9)), {1});
+  TestParticipant alone(&empty, 0, At(In(9)));
   alone.Join();
   empty.rendezvous[0]->OnTick(now + 10000s);
   CHECK_CONTAINS(alone.status.message, "waited 1500.0 s for process 1 (test), which did not reach this call");
@@ -115,31 +107,28 @@ TEST(Incomparable) {
   for (const bool early : {false, true}) {
     Job job(2);
     LaunchId from_cache = FromCache();
-    TestParticipant a(&job, 0, At(In(5)), {1});
-    TestParticipant b(&job, 1, At(from_cache), {1});
+    TestParticipant a(&job, 0, At(In(5)));
+    TestParticipant b(&job, 1, At(from_cache));
     a.Join();
     if (early) job.DeliverAll();
-    b.Join();
-    job.DeliverAll();
+    job.Join({&b});
     for (const TestParticipant* participant : {&a, &b}) {
       CHECK(participant->met == 0 && participant->failed == 1);
       CHECK_CONTAINS(participant->status.message, "cannot be told to be the same");
       CHECK_CONTAINS(participant->status.message, "launch 1000000000, counted from 999999990");
     }
-    TestParticipant late(&job, 1, At(from_cache), {1});
+    TestParticipant late(&job, 1, At(from_cache));
     ++from_cache.run_id;
-    TestParticipant next(&job, 1, At(from_cache), {1});
+    TestParticipant next(&job, 1, At(from_cache));
     for (TestParticipant* const participant : {&late, &next}) {
       participant->Join();
       CHECK(participant->failed == 1 && Contains(participant->status.message, "cannot be told to be the same"));
     }
     job.DeliverAll();
     // Those of other copies, groups and calls have nothing to do with it.
-    TestParticipant c(&job, 0, At(In(5, 1)), {1});
-    TestParticipant d(&job, 1, At(In(5, 1)), {1});
-    c.Join();
-    d.Join();
-    job.DeliverAll();
+    TestParticipant c(&job, 0, At(In(5, 1)));
+    TestParticipant d(&job, 1, At(In(5, 1)));
+    job.Join({&c, &d});
     CHECK(c.met == 1 && d.met == 1);
   }
 }
@@ -149,10 +138,9 @@ TEST(IncomparableAgain) {
   for (const bool gives_up : {false, true}) {
     Job job(2);
     LaunchId from_cache = FromCache();
-    TestParticipant a(&job, 0, At(In(5)), {1});
-    TestParticipant b(&job, 1, At(from_cache), {1});
-    a.Join();
-    job.DeliverAll();
+    TestParticipant a(&job, 0, At(In(5)));
+    TestParticipant b(&job, 1, At(from_cache));
+    job.Join({&a});
     b.Join();
     CHECK(b.failed == 1 && a.failed == 0);
     job.queue.sent.clear();
@@ -169,16 +157,14 @@ TEST(IncomparableAgain) {
 // The time-out counts from when the process that is missing could have come: not while it is at an earlier launch.
 TEST(Late) {
   Job job(3);
-  TestParticipant a(&job, 0, At(In(1)), {1});
-  TestParticipant b(&job, 1, At(In(1)), {1});
-  TestParticipant c(&job, 2, At(In(1)), {1});
-  TestParticipant next(&job, 0, At(In(2)), {1});
-  TestParticipant other(&job, 2, At(In(2)), {1});
-  for (TestParticipant* const participant : {&a, &next, &c, &other}) participant->Join();
-  job.DeliverAll();
+  TestParticipant a(&job, 0);
+  TestParticipant b(&job, 1);
+  TestParticipant c(&job, 2);
+  TestParticipant next(&job, 0, At(In(2)));
+  TestParticipant other(&job, 2, At(In(2)));
+  job.Join({&a, &next, &c, &other});
   auto now = std::chrono::steady_clock::now();
-  b.Join();
-  job.DeliverAll();
+  job.Join({&b});
   CHECK(a.met == 1 && c.met == 1);
   // As long as the earlier launch goes on.
   for (int tick = 0; tick < 4; ++tick) job.rendezvous[0]->OnTick(now += 1000s);
@@ -191,12 +177,11 @@ TEST(Late) {
   CHECK(next.failed == 1 && Contains(next.status.message, "waited 1500.0 s for process 1"));
   // A later launch keeps nobody, nor one that the missing process has not come to either.
   Job skipped(2);
-  TestParticipant d(&skipped, 0, At(In(1)), {1});
-  TestParticipant e(&skipped, 0, At(In(2)), {1});
-  TestParticipant f(&skipped, 1, At(In(2)), {1});
-  TestParticipant g(&skipped, 0, At(In(3)), {1});
-  for (TestParticipant* const participant : {&d, &e, &f, &g}) participant->Join();
-  skipped.DeliverAll();
+  TestParticipant d(&skipped, 0);
+  TestParticipant e(&skipped, 0, At(In(2)));
+  TestParticipant f(&skipped, 1, At(In(2)));
+  TestParticipant g(&skipped, 0, At(In(3)));
+  skipped.Join({&d, &e, &f, &g});
   CHECK(e.met == 1 && f.met == 1);
   skipped.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
   CHECK(d.failed == 1 && g.failed == 0);
@@ -207,11 +192,10 @@ TEST(Late) {
 TEST(Silence) {
   for (const bool answers : {true, false}) {
     Job job(4);
-    TestParticipant a(&job, 0, At(In(1)), {1});
-    TestParticipant b(&job, 1, At(In(1)), {1});
-    TestParticipant d(&job, 3, AtAnotherCall(), {1});
-    for (TestParticipant* const participant : {&a, &b, &d}) participant->Join();
-    job.DeliverAll();
+    TestParticipant a(&job, 0);
+    TestParticipant b(&job, 1);
+    TestParticipant d(&job, 3, AtAnotherCall());
+    job.Join({&a, &b, &d});
     const auto now = std::chrono::steady_clock::now();
     for (const auto after : {300s, 1000s, 1200s}) {
       for (const int32_t process : {0, 1}) job.rendezvous[process]->OnTick(now + after);
@@ -234,17 +218,15 @@ TEST(Silence) {
 TEST(ManyGivenUp) {
   Job job(3);
   for (int64_t run = 0; run < 300; ++run) {
-    TestParticipant a(&job, 0, At(In(run)), {1});
-    TestParticipant early(&job, 2, At(In(run)), {1});
-    early.Join();
-    a.Join();
-    job.DeliverAll();
+    TestParticipant a(&job, 0, At(In(run)));
+    TestParticipant early(&job, 2, At(In(run)));
+    job.Join({&early, &a});
     job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
     job.DeliverAll();
     CHECK(a.failed == 1 && early.failed == 1);
   }
   for (int64_t run = 0; run < 300; ++run) {
-    TestParticipant late(&job, 1, At(In(run)), {1});
+    TestParticipant late(&job, 1, At(In(run)));
     late.Join();
     CHECK(late.met == 0 && late.failed == 1 && Contains(late.status.message, "gave up"));
   }
@@ -254,9 +236,9 @@ TEST(ManyGivenUp) {
 // A process whose own devices do not all come.
 TEST(DevicesThatDoNotCome) {
   Job job(2);
-  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0);
   a.Join();
-  TestParticipant b(&job, 1, At(In(1)), {1});
+  TestParticipant b(&job, 1);
   job.rendezvous[1]->TellAll(b.session(), Status::Deadline("waited for device 3"));
   job.DeliverAll();
   CHECK(a.failed == 1 && Contains(a.status.message, "process 1 (test) gave up: waited for device 3"));
@@ -265,16 +247,14 @@ TEST(DevicesThatDoNotCome) {
 // A process none of whose devices come: those that wait for it hear of it, before or after, and nobody else.
 TEST(AProcessNoneOfWhoseDevicesCome) {
   Job job(4);
-  TestParticipant before(&job, 0, At(In(1)), {1});
-  TestParticipant absent(&job, 1, At(In(1)), {1});
-  TestParticipant after(&job, 2, At(In(1)), {1});
-  before.Join();
-  job.DeliverAll();
+  TestParticipant before(&job, 0);
+  TestParticipant absent(&job, 1);
+  TestParticipant after(&job, 2);
+  job.Join({&before});
   job.rendezvous[1]->TellComers(absent.session(), Status::Invalid("a size must be 0 or more"));
   CHECK_EQ(job.queue.sent.size(), 1U);
   job.DeliverAll();
-  after.Join();
-  job.DeliverAll();
+  job.Join({&after});
   for (const TestParticipant* waits : {&before, &after}) {
     CHECK(waits->failed == 1 && Contains(waits->status.message, "process 1 (test) gave up: a size must be 0 or more"));
   }
@@ -292,8 +272,8 @@ TEST(Trouble) {
   for (const bool told : {false, true}) {
     Job job(2);
     job.transports[0]->troubled = 1;
-    TestParticipant a(&job, 0, At(In(1)), {1});
-    TestParticipant b(&job, 1, At(In(1)), {1});
+    TestParticipant a(&job, 0);
+    TestParticipant b(&job, 1);
     a.Join();
     if (told) job.rendezvous[1]->TellAll(b.session(), Status::Deadline("waited for device 3"));
     job.DeliverAll();
@@ -307,14 +287,13 @@ TEST(Trouble) {
 // A message to a session that was given up is answered, however late it arrives.
 TEST(LateMessage) {
   Job job(2);
-  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0);
   a.Join();
   job.queue.sent.clear();  // lost in flight, as if the other were not connected yet
   job.rendezvous[0]->OnTick(std::chrono::steady_clock::now() + 2000s);
   job.queue.sent.clear();
-  TestParticipant b(&job, 1, At(In(1)), {1});
-  b.Join();
-  job.DeliverAll();
+  TestParticipant b(&job, 1);
+  job.Join({&b});
   CHECK(b.failed == 1 && Contains(b.status.message, "gave up"));
 }
 
@@ -324,13 +303,12 @@ TEST(NameOfGivenUp) {
   for (const bool joined : {false, true}) {
     for (const bool before : {false, true}) {
       Job job(2);
-      TestParticipant a(&job, 0, At(In(7)), {1});
+      TestParticipant a(&job, 0, At(In(7)));
       TestParticipant b(&job, 1, At(In(7)), {0});
       if (joined) b.Join();
       job.DeliverAll();
       if (before && !joined) {
-        a.Join();
-        job.DeliverAll();
+        job.Join({&a});
       }
       const Status why = Status::Deadline("waited for device 3");
       if (joined) {
@@ -354,11 +332,10 @@ TEST(NameOfGivenUp) {
 
 TEST(Lost) {
   Job job(3);
-  TestParticipant a(&job, 0, At(In(1)), {1});
-  TestParticipant b(&job, 1, At(In(1)), {1});
-  TestParticipant c(&job, 2, At(In(1)), {1});
-  for (TestParticipant* participant : {&a, &b, &c}) participant->Join();
-  job.DeliverAll();
+  TestParticipant a(&job, 0);
+  TestParticipant b(&job, 1);
+  TestParticipant c(&job, 2);
+  job.Join({&a, &b, &c});
   CHECK(a.met == 1 && b.met == 1);
   job.rendezvous[0]->OnLost(2, Status::Unavailable("process 2 (test) is gone"));
   CHECK(a.failed == 1 && a.status.code == Code::kUnavailable);
@@ -372,7 +349,7 @@ TEST(Lost) {
 TEST(Newcomers) {
   Job job(2);
   job.transports[0]->newcomer = 1;
-  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0);
   a.Join();
   const auto begun = std::chrono::steady_clock::now();
   for (const auto at : {1600s, 3000s, 4400s}) job.rendezvous[0]->OnTick(begun + at);
@@ -384,7 +361,7 @@ TEST(Newcomers) {
   CHECK(a.failed == 1 && Contains(a.status.message, "waited 5900.0 s for process 1"));
   Job empty(2);
   empty.transports[0]->newcomer = 1;
-  TestParticipant alone(&empty, 0, At(In(1)), {1});
+  TestParticipant alone(&empty, 0);
   alone.Join();
   const auto opened = std::chrono::steady_clock::now();
   for (const auto at : {1400s, 2800s, 4200s, 5600s, 7000s}) empty.rendezvous[0]->OnTick(opened + at);

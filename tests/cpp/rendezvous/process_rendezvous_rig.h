@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,7 +17,7 @@
 #include "exchange/status.h"
 #include "rendezvous/process_metadata.h"
 #include "rendezvous/process_rendezvous.h"
-#include "runtime/transport.h"
+#include "support/unlinked_transport.h"
 
 namespace fastjax::test {
 
@@ -30,35 +31,26 @@ struct MessageQueue {
   std::deque<Sent> sent;
 };
 
-class QueueTransport final : public Transport {
+class QueueTransport final : public UnlinkedTransport<> {
  public:
   QueueTransport(MessageQueue* queue, int32_t process, int32_t processes)
-      : queue_(queue), process_(process), processes_(processes) {}
+      : UnlinkedTransport(process, processes), queue_(queue) {}
 
-  int32_t process() const override { return process_; }
-  int32_t processes() const override { return processes_; }
-  void SetHandler(Handler* handler) override { handler_ = handler; }
   bool Post(std::function<void()> task) override {
     task();
     return true;
   }
-  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
   std::string Describe(int32_t process) const override { return "process " + std::to_string(process) + " (test)"; }
   bool HasJoined(int32_t process) const override { return process != newcomer; }
   std::string Trouble(int32_t process) const override { return process == troubled ? "the link is down" : ""; }
   void SendMessage(int32_t process, const void* data, size_t bytes) override {
     const auto* first = static_cast<const std::byte*>(data);
-    queue_->sent.push_back({process_, process, {first, first + bytes}});
+    queue_->sent.push_back({this->process(), process, {first, first + bytes}});
   }
-  void Send(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
-  void Receive(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
-  void Cancel(Listener*) override {}
   void Disconnect(int32_t process) override { disconnected.push_back(process); }
   void Probe(int32_t process) override { probed.push_back(process); }
   bool Silent(int32_t process) const override { return silent.count(process) != 0; }
-  void Drop(uint64_t, uint64_t) override {}
 
-  Handler* handler_ = nullptr;
   std::set<int32_t> silent;
   int32_t troubled = -1;
   int32_t newcomer = -1;  // a process that has not joined
@@ -66,9 +58,9 @@ class QueueTransport final : public Transport {
 
  private:
   MessageQueue* queue_;
-  int32_t process_;
-  int32_t processes_;
 };
+
+class TestParticipant;
 
 // ProcessRendezvous of every process of a job.
 struct Job {
@@ -78,6 +70,8 @@ struct Job {
       rendezvous.push_back(std::make_unique<ProcessRendezvous>(transports.back().get()));
     }
   }
+  // They join, in this order, and then all messages are delivered.
+  void Join(std::initializer_list<TestParticipant*> participants);
   // Until no process sends anything more.
   void DeliverAll() {
     while (!queue.sent.empty()) DeliverNext();
@@ -93,9 +87,27 @@ struct Job {
   std::vector<std::unique_ptr<ProcessRendezvous>> rendezvous;
 };
 
+inline LaunchId In(int64_t run_id, int32_t copy = 0, int32_t repetition = 0) {
+  LaunchId launch_id;
+  launch_id.run_id = run_id;
+  launch_id.copy = copy;
+  launch_id.repetition = repetition;
+  return launch_id;
+}
+
+inline ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
+  ProcessSession session;
+  session.key = {call, 0};
+  session.launch_id = launch_id;
+  session.text = "exchange over axis 'x'";
+  session.prefix = "exchange: ";
+  session.timeout = std::chrono::seconds(1500);  // by the clock in hand: none of it passes while a test runs
+  return session;
+}
+
 class TestParticipant final : public Participant {
  public:
-  TestParticipant(Job* job, int32_t process, ProcessSession session, std::vector<int64_t> words)
+  TestParticipant(Job* job, int32_t process, ProcessSession session = At(In(1)), std::vector<int64_t> words = {1})
       : job_(job), process_(process), process_session_(std::move(session)) {
     process_session_.participant = this;
     for (int32_t other = 0; other < static_cast<int32_t>(job->transports.size()); ++other) {
@@ -138,22 +150,9 @@ class TestParticipant final : public Participant {
   ProcessSession process_session_;
 };
 
-inline LaunchId In(int64_t run_id, int32_t copy = 0, int32_t repetition = 0) {
-  LaunchId launch_id;
-  launch_id.run_id = run_id;
-  launch_id.copy = copy;
-  launch_id.repetition = repetition;
-  return launch_id;
-}
-
-inline ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
-  ProcessSession session;
-  session.key = {call, 0};
-  session.launch_id = launch_id;
-  session.text = "exchange over axis 'x'";
-  session.prefix = "exchange: ";
-  session.timeout = std::chrono::seconds(1500);  // by the clock in hand: none of it passes while a test runs
-  return session;
+inline void Job::Join(std::initializer_list<TestParticipant*> participants) {
+  for (TestParticipant* const participant : participants) participant->Join();
+  DeliverAll();
 }
 
 inline ProcessSession AtAnotherCall() {

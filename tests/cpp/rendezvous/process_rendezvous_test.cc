@@ -27,8 +27,7 @@ TEST(Meet) {
   TestParticipant c(&job, 2, At(In(1)), {12});
   a.Join();
   job.DeliverAll();  // the others are not there yet
-  b.Join();
-  job.DeliverAll();
+  job.Join({&b});
   CHECK_EQ(a.met + b.met + c.met, 0);
   c.Join();
   CHECK_EQ(c.met, 1);  // had early messages of both
@@ -82,21 +81,17 @@ TEST(DifferentPrograms) {
   Job job(2);
   ProcessSession other = At(In(1));
   other.text = "exchange over axis 'y'";
-  TestParticipant a(&job, 0, At(In(1)), {1});
-  TestParticipant b(&job, 1, std::move(other), {1});
-  a.Join();
-  b.Join();
-  job.DeliverAll();
+  TestParticipant a(&job, 0);
+  TestParticipant b(&job, 1, std::move(other));
+  job.Join({&a, &b});
   for (const TestParticipant* participant : {&a, &b}) {
     CHECK(participant->met == 0 && participant->failed == 1);
     CHECK(Contains(participant->status.message, "axis 'x'") && Contains(participant->status.message, "axis 'y'"));
   }
   // The next one works.
-  TestParticipant c(&job, 0, At(In(2)), {1});
-  TestParticipant d(&job, 1, At(In(2)), {1});
-  c.Join();
-  d.Join();
-  job.DeliverAll();
+  TestParticipant c(&job, 0, At(In(2)));
+  TestParticipant d(&job, 1, At(In(2)));
+  job.Join({&c, &d});
   CHECK(c.met == 1 && d.met == 1);
 }
 
@@ -104,10 +99,9 @@ TEST(DifferentSettings) {
   Job job(2);
   ProcessSession other = At(In(1));
   other.settings = 5;
-  TestParticipant a(&job, 0, At(In(1)), {1});
-  TestParticipant b(&job, 1, std::move(other), {1});
-  a.Join();
-  job.DeliverAll();
+  TestParticipant a(&job, 0);
+  TestParticipant b(&job, 1, std::move(other));
+  job.Join({&a});
   b.Join();
   CHECK(b.failed == 1 && b.status.code == Code::kInvalidArgument);
   CHECK_CONTAINS(b.status.message, "process 0 (test) plans with another topology, scheduler or row size");
@@ -120,7 +114,7 @@ TEST(Renewed) {
   for (const bool first_lost : {false, true}) {
     for (const bool second_lost : {false, true}) {
       Job job(2);
-      TestParticipant a(&job, 0, At(In(1)), {1});
+      TestParticipant a(&job, 0);
       TestParticipant b(&job, 1, At(In(1)), {2});
       a.Join();
       b.Join();
@@ -138,14 +132,13 @@ TEST(Renewed) {
   }
   // The message, and the same again, before anybody is here.
   Job job(2);
-  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0);
   a.Join();
   job.rendezvous[0]->OnRenewed(1, Status::Unavailable("gave up the connection"));
   CHECK_EQ(job.queue.sent.size(), 2u);
   job.DeliverAll();
   TestParticipant b(&job, 1, At(In(1)), {2});
-  b.Join();
-  job.DeliverAll();
+  job.Join({&b});
   CHECK(a.met == 1 && b.met == 1);
   b.Leave();
   // Nothing of it is left to be taken for another.
@@ -155,7 +148,7 @@ TEST(Renewed) {
   CHECK(c.failed == 1 && !Contains(c.status.message, "which is at another"));
   // An answer that was not needed, since the message had been in flight, is no second message.
   Job late(2);
-  TestParticipant d(&late, 0, At(In(1)), {1});
+  TestParticipant d(&late, 0);
   TestParticipant e(&late, 1, At(In(1)), {2});
   d.Join();
   e.Join();
@@ -169,15 +162,15 @@ TEST(Renewed) {
 
 TEST(Mistakes) {
   Job job(2);
-  TestParticipant a(&job, 0, At(In(1)), {1});
+  TestParticipant a(&job, 0);
   a.Join();
   const std::byte nonsense[24] = {};
   job.rendezvous[0]->OnMessage(1, nonsense, sizeof(nonsense));
   CHECK(a.failed == 1 && Contains(a.status.message, "none of fastjax's"));
   // The same message twice.
   Job again(3);
-  TestParticipant b(&again, 0, At(In(1)), {1});
-  TestParticipant c(&again, 1, At(In(1)), {1});
+  TestParticipant b(&again, 0);
+  TestParticipant c(&again, 1);
   b.Join();
   c.Join();
   const auto copy = again.queue.sent;
@@ -188,7 +181,7 @@ TEST(Mistakes) {
   CHECK(b.failed == 1 && Contains(b.status.message, "came twice"));
   // A mistake that everybody finds is told to nobody.
   Job alike(2);
-  TestParticipant d(&alike, 0, At(In(1)), {1});
+  TestParticipant d(&alike, 0);
   d.Join();
   alike.queue.sent.clear();
   alike.rendezvous[0]->FailHere(&d.session(), Status::Invalid("sizes"));

@@ -212,7 +212,7 @@ void Rig::Expect(int32_t group, const Layout& layout) {
   for (const Update& update : Updates(layout)) {
     if (update.rows == 0) continue;
     if (options_.exchange.indexed) {
-      const std::vector<int32_t>& indices = devices_[PartitionOf(*site_, group, update.sender)].indices;
+      const std::vector<int32_t>& indices = devices_[site_->partition(group, update.sender)].indices;
       for (int64_t i = 0; i < update.rows; ++i) {
         const int64_t there = update.output_offset + i;
         const int64_t row = indices[static_cast<size_t>(update.input_offset + i)];
@@ -233,8 +233,8 @@ void Rig::Expect(int32_t group, const Layout& layout) {
   sums_ = sums_ || sums;
   const auto each = [&](auto visit) {
     for (const RowMove& move : moves) {
-      Device& to = devices_[PartitionOf(*site_, group, move.target)];
-      const Device& from = devices_[PartitionOf(*site_, group, move.origin)];
+      Device& to = devices_[site_->partition(group, move.target)];
+      const Device& from = devices_[site_->partition(group, move.origin)];
       visit(to.expected.data() + move.destination_row * ResultBytes(), from, move);
     }
   };
@@ -286,6 +286,13 @@ void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completio
   exchange->Start(run_id, partition, args, std::move(done));
 }
 
+void Rig::StartAll(Exchange* exchange, int64_t run_id, const Outcomes& outcomes, int32_t process) {
+  for (int32_t partition = 0; partition < site_->partitions(); ++partition) {
+    if (process >= 0 && site_->process_of[partition] != process) continue;
+    Start(exchange, run_id, partition, outcomes.For(partition));
+  }
+}
+
 Outcomes Rig::Run(Exchange* exchange, int64_t run_id, bool threads) {
   Outcomes outcomes(site_->partitions());
   const auto start = [&](int32_t partition) { Start(exchange, run_id, partition, outcomes.For(partition)); };
@@ -298,9 +305,9 @@ Outcomes Rig::Run(Exchange* exchange, int64_t run_id, bool threads) {
   return outcomes;
 }
 
-void Rig::CheckRun(Exchange* exchange, int64_t run_id, bool threads, const char* file, int line) {
+void Rig::CheckEnd(const Outcomes& outcomes, const char* file, int line) {
   const Context context(std::string(file) + ":" + std::to_string(line));
-  const Outcomes outcomes = Run(exchange, run_id, threads);
+  outcomes.WaitAll();
   CHECK(outcomes.all_ok());
   for (int32_t i = 0; i < outcomes.count(); ++i) CHECK_EQ(outcomes.status(i).message, "");
   CHECK(IsRight());

@@ -64,11 +64,17 @@ class Rig {
   std::vector<int32_t>& table(int32_t partition) { return devices_[partition].table; }
 
   void Start(Exchange* exchange, int64_t run_id, int32_t partition, Completion done);
+  // Starts those of one process, or all, in order.
+  void StartAll(Exchange* exchange, int64_t run_id, const Outcomes& outcomes, int32_t process = -1);
   // Starts every partition, in any order, on this thread or each on its own, and waits.
   Outcomes Run(Exchange* exchange, int64_t run_id, bool threads);
-  // The same, where nothing is to fail: what is wrong is said of the caller's line.
+  // Waits for all, where nothing is to fail: what is wrong is said of the caller's line.
+  void CheckEnd(const Outcomes& outcomes, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+  // Run, where nothing is to fail.
   void CheckRun(Exchange* exchange, int64_t run_id, bool threads, const char* file = __builtin_FILE(),
-                int line = __builtin_LINE());
+                int line = __builtin_LINE()) {
+    CheckEnd(Run(exchange, run_id, threads), file, line);
+  }
 
   // Rows were summed in some group.
   bool sums() const { return sums_; }

@@ -3,21 +3,20 @@
 #define FASTJAX_TESTS_CPP_SUPPORT_JOB_TRANSPORT_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/job_network.h"
-#include "runtime/transport.h"
+#include "support/unlinked_transport.h"
 
 namespace fastjax::test {
 
-class DeadJobTransport final : public JobTransport {
+class DeadJobTransport final : public UnlinkedTransport<JobTransport> {
  public:
-  explicit DeadJobTransport(const TransportOptions& options) : options_(options) {}
+  explicit DeadJobTransport(const TransportOptions& options)
+      : UnlinkedTransport(options.process, options.processes), library_(options.library) {}
 
   const std::string& addresses() const override { return addresses_; }
   std::string AddPeer(int32_t process, const std::string& addresses) override {
@@ -34,30 +33,15 @@ class DeadJobTransport final : public JobTransport {
   void Halt() override {}
   TransportState State() override {
     TransportState state;
-    state.library = options_.library;
+    state.library = library_;
     return state;
   }
-
-  int32_t process() const override { return options_.process; }
-  int32_t processes() const override { return options_.processes; }
-  void SetHandler(Handler*) override {}
-  bool Post(std::function<void()>) override { return false; }
-  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
-  std::string Describe(int32_t process) const override { return "process " + std::to_string(process); }
-  void SendMessage(int32_t, const void*, size_t) override {}
-  void Send(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
-  void Receive(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
-  void Cancel(Listener*) override {}
-  void Disconnect(int32_t) override {}
-  void Probe(int32_t) override {}
-  bool Silent(int32_t) const override { return false; }
-  void Drop(uint64_t, uint64_t) override {}
 
   std::vector<std::string> told;
   bool closes = true;
 
  private:
-  const TransportOptions options_;
+  const std::string library_;
   const std::string addresses_ = "nowhere";
 };
 

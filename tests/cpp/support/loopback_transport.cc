@@ -170,16 +170,11 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
   void Cancel(Listener* listener) override {
     CheckThread();
     const std::lock_guard<std::mutex> lock(network_.mutex_);
-    auto& receives = node().receives;
-    for (auto it = receives.begin(); it != receives.end();) {
-      const auto request = *it;
-      if (request->listener != listener) {
-        ++it;
-        continue;
-      }
-      it = receives.erase(it);
+    node().receives.remove_if([&](const auto& request) {
+      if (request->listener != listener) return false;
       network_.End(request, Status::Unavailable("cancelled"));
-    }
+      return true;
+    });
   }
 
   void Disconnect(int32_t process) override {
@@ -484,22 +479,12 @@ bool LoopbackNetwork::IsFrozen(const Flight& flight) {
   return flight.send->frozen || (flight.receive != nullptr && flight.receive->frozen);
 }
 
-void LoopbackNetwork::Freeze() {
+void LoopbackNetwork::Freeze(bool freeze) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& node : nodes_) {
-    for (const auto& request : node->open) request->frozen = true;
+    for (const auto& request : node->open) request->frozen = freeze;
     for (const auto* flights : {&node->unexpected, &node->met}) {
-      for (const Flight& flight : *flights) flight.send->frozen = true;
-    }
-  }
-}
-
-void LoopbackNetwork::Thaw() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& node : nodes_) {
-    for (const auto& request : node->open) request->frozen = false;
-    for (const auto* flights : {&node->unexpected, &node->met}) {
-      for (const Flight& flight : *flights) flight.send->frozen = false;
+      for (const Flight& flight : *flights) flight.send->frozen = freeze;
     }
     node->wake.notify_one();
   }

@@ -50,8 +50,7 @@ class LoopbackNetwork {
   // Rows stay where they are until they are let go: requests meet, and do not end.
   void Hold(bool hold);
   // Requests that are open now, and what they meet, stay where they are until they are thawed; later ones go on.
-  void Freeze();
-  void Thaw();
+  void Freeze(bool freeze);
   // What is held moves all the same, without arriving.
   void Crawl(bool crawl);
   // The next message that the process sends is by so many bytes longer (or shorter) than its iovs.

@@ -52,10 +52,6 @@ inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size, in
   return site;
 }
 
-inline int32_t PartitionOf(const CallSite& site, int32_t group, int32_t position) {
-  return site.partition(group, position);
-}
-
 }  // namespace fastjax::test
 
 #endif  // FASTJAX_TESTS_CPP_SUPPORT_SITES_H_

@@ -87,17 +87,7 @@ TEST(WrongTables) {
     for (int32_t round = 0; round < kRounds; ++round) {
       std::vector<int32_t>& table = rig.table(static_cast<int32_t>(setting.random() % 8));
       const std::vector<int32_t> good = table;
-      for (uint64_t changes = 1 + setting.random() % 3; changes > 0; --changes) {
-        const int64_t entries = planner::kHeaderWords + 16;
-        auto word =
-            entries + static_cast<int64_t>(setting.random() % static_cast<uint64_t>(UsedWords(table) - entries));
-        if (setting.random() % 10 == 0) word = setting.random() % 2 == 0 ? planner::kStages : planner::kStagingRows;
-        const int32_t other = table[static_cast<size_t>(
-            entries + static_cast<int64_t>(setting.random() % static_cast<uint64_t>(UsedWords(table) - entries)))];
-        const int32_t values[] = {table[word] + 1, table[word] - 1, table[word] + 7, other, 0, -1};
-        table[word] = values[setting.random() % 6];
-      }
-      Reseal(&table);
+      Damage(&table, &setting.random);
       rig.Reset();
       const Status status = CheckAllTold(rig.Run(setting.exchange.get(), round, false));
       CHECK(status.ok() || status.code == Code::kInvalidArgument);
@@ -128,9 +118,7 @@ TEST(DroppedWhileCopying) {
           });
         }
         if (dropped_by < 0) owner->reset();
-        outcomes.WaitAll();
-        CHECK(outcomes.all_ok());
-        CHECK(setting.rig->IsRight());
+        setting.rig->CheckEnd(outcomes);
       }
     }
   }

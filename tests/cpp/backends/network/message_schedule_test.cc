@@ -1,14 +1,11 @@
-// What a process makes of plans: both ends of every message agree, and nothing outside the buffers is named.
+// What a process makes of plans: nothing outside the buffers is named.
 #include "backends/network/message_schedule.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "exchange/status.h"
@@ -26,7 +23,6 @@ namespace {
 
 using network::MessageSchedule;
 using network::StepRows;
-using planner::Phase;
 using planner::Scheduler;
 
 const std::string kPrefix = "exchange over axis 'x' (channel 7): ";
@@ -97,25 +93,6 @@ int64_t TouchAll(const MessageSchedule& schedule) {
   return bytes;
 }
 
-// Sizes in the order in which messages of one tag are sent, or received. Keys: both processes and the tag.
-using Messages = std::map<std::pair<std::pair<int32_t, int32_t>, uint64_t>, std::vector<int64_t>>;
-
-void AddMessages(const MessageSchedule& schedule, int32_t process, Messages* sent, Messages* received) {
-  for (const auto& queue : schedule.queues()) {
-    for (int32_t r = queue.first_round; r < queue.first_round + queue.rounds; ++r) {
-      const auto& round = schedule.rounds()[r];
-      for (int32_t i = round.first_step; i < round.first_step + round.steps; ++i) {
-        const Step& step = schedule.steps()[i];
-        if (step.action == Action::kCopy) continue;
-        const int32_t other = schedule.RouteOf(step).process;
-        const bool sends = step.action == Action::kSend;
-        const auto ends = sends ? std::pair{process, other} : std::pair{other, process};
-        (sends ? sent : received)->operator[]({ends, schedule.TagOf(step)}).push_back(schedule.rows()[i].bytes);
-      }
-    }
-  }
-}
-
 // First: there is no staging memory from before.
 TEST(NoMemory) {
   Setting setting(MakeTopology(2, 2), Scheduler::kFast, Owners::kServers, 4, 100'000);
@@ -147,29 +124,6 @@ TEST(NoMemory) {
   schedule.Release();
 }
 
-TEST(BothEndsAgree) {
-  int64_t messages = 0;
-  for (uint64_t round = 0; round < 60; ++round) {
-    const auto schedulers = AllSchedulers();
-    Setting setting(round % 3 == 0 ? MakeTopology(4, 2) : MakeTopology(2, 4), schedulers[round % schedulers.size()],
-                    static_cast<Owners>(round % 4), round);
-    const bool backwards = round % 2 == 1;
-    setting.Point(backwards);
-    Messages sent;
-    Messages received;
-    for (int32_t process = 0; process < setting.processes; ++process) {
-      MessageSchedule schedule;
-      CHECK_EQ(setting.Build(process, &schedule, backwards).message, "");
-      TouchAll(schedule);
-      AddMessages(schedule, process, &sent, &received);
-      schedule.Release();
-    }
-    CHECK(sent == received);
-    for (const auto& [key, sizes] : sent) messages += static_cast<int64_t>(sizes.size());
-  }
-  CHECK_GT(messages, 1000);
-}
-
 // Rows that lie together are one iov, however many transfers they were.
 TEST(IovsAreJoined) {
   Setting setting(MakeTopology(2, 1), Scheduler::kFast, Owners::kServers, 1, 8, 3);
@@ -199,21 +153,9 @@ TEST(WrongTables) {
   for (int32_t round = 0; round < kRounds; ++round) {
     const bool backwards = round % 2 == 1;
     setting.Point(backwards);
-    std::mt19937_64& random = setting.random;
-    std::vector<int32_t>& table = setting.tables[random() % 8];
+    std::vector<int32_t>& table = setting.tables[setting.random() % 8];
     const std::vector<int32_t> good = table;
-    const int64_t entries = planner::kHeaderWords + 16;
-    const auto any = [&] {
-      return static_cast<size_t>(entries +
-                                 static_cast<int64_t>(random() % static_cast<uint64_t>(UsedWords(table) - entries)));
-    };
-    for (uint64_t changes = 1 + random() % 3; changes > 0; --changes) {
-      size_t word = any();
-      if (random() % 10 == 0) word = random() % 2 == 0 ? planner::kStages : planner::kStagingRows;
-      const int32_t values[] = {table[word] + 1, table[word] - 1, table[word] + 7, table[any()], 0, -1};
-      table[word] = values[random() % 6];
-    }
-    Reseal(&table);
+    Damage(&table, &setting.random);
     bool usable = true;
     for (int32_t p = 0; p < 8; ++p) {
       const char* wrong = planner::TableView::Check(

@@ -247,9 +247,8 @@ TEST(OtherShapes) {
   auto rig = setting.MakeRig();
   Rig other(setting.site, larger, MakeCases(setting.options.topology, 3)[3].traffic, &setting.random);
   const Outcomes outcomes(6);
-  for (int32_t p = 0; p < 6; ++p) {
-    Rig* const own = setting.site->process_of[p] == 1 ? &other : rig.get();
-    own->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  for (const int32_t process : {0, 1, 2}) {
+    (process == 1 ? &other : rig.get())->StartAll(setting.exchange.get(), 1, outcomes, process);
   }
   outcomes.WaitAll();
   for (int32_t p = 0; p < 6; ++p) {
@@ -267,13 +266,11 @@ TEST(Slow) {
   setting.processes->network.Hold(true);
   setting.processes->network.Crawl(true);
   const Outcomes outcomes(6);
-  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  rig->StartAll(setting.exchange.get(), 1, outcomes);
   std::this_thread::sleep_for(std::chrono::milliseconds{2000});
   for (int32_t p = 0; p < 6; ++p) CHECK(!outcomes.called(p));
   setting.processes->network.Hold(false);
-  outcomes.WaitAll();
-  for (int32_t p = 0; p < 6; ++p) CHECK_EQ(outcomes.status(p).message, "");
-  CHECK(rig->IsRight());
+  rig->CheckEnd(outcomes);
 }
 
 // A process ends while it waits for the others: its devices are told, whose program could not end otherwise, and so are
@@ -282,16 +279,10 @@ TEST(ClosedBeforeMet) {
   Setting setting;
   auto rig = setting.MakeRig();
   const Outcomes outcomes(6);
-  const auto start = [&](int32_t process) {
-    for (int32_t p = 0; p < 6; ++p) {
-      if (setting.site->process_of[p] == process) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
-    }
-  };
-  start(0);
-  start(1);
+  for (const int32_t process : {0, 1}) rig->StartAll(setting.exchange.get(), 1, outcomes, process);
   setting.processes->network.WaitQuiet();
   setting.processes->network.Close(0);
-  start(2);
+  rig->StartAll(setting.exchange.get(), 1, outcomes, 2);
   for (int32_t p = 0; p < 6; ++p) {
     outcomes.Wait(p);
     CHECK(outcomes.status(p).code == Code::kUnavailable);
@@ -300,9 +291,7 @@ TEST(ClosedBeforeMet) {
   CHECK(rig->IsUntouched());
   auto next = setting.MakeRig();
   const Outcomes refused(6);
-  for (int32_t p = 0; p < 6; ++p) {
-    if (setting.site->process_of[p] == 0) next->Start(setting.exchange.get(), 2, p, refused.For(p));
-  }
+  next->StartAll(setting.exchange.get(), 2, refused, 0);
   for (int32_t p = 0; p < 6; ++p) {
     if (setting.site->process_of[p] != 0) continue;
     refused.Wait(p);
@@ -316,7 +305,7 @@ TEST(ClosedInFlight) {
   auto rig = setting.MakeRig();
   setting.processes->network.Hold(true);
   const Outcomes outcomes(6);
-  for (int32_t p = 0; p < 6; ++p) rig->Start(setting.exchange.get(), 1, p, outcomes.For(p));
+  rig->StartAll(setting.exchange.get(), 1, outcomes);
   setting.processes->network.WaitQuiet();
   setting.processes->network.Close(2);
   for (int32_t p = 0; p < 6; ++p) {

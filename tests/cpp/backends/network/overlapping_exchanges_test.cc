@@ -69,14 +69,11 @@ struct Program {
   // Starts the call on all devices, and has its rows stay in flight.
   void StartAndFreeze(Call* call, Rig* rig, int64_t run_id, const Outcomes& outcomes) {
     network.Hold(true);
-    Start(call, rig, run_id, outcomes);
+    rig->StartAll(call->exchange.get(), run_id, outcomes);
     network.WaitQuiet();
     CHECK_GT(network.OpenRequests(), 0);
-    network.Freeze();
+    network.Freeze(true);
     network.Hold(false);
-  }
-  void Start(Call* call, Rig* rig, int64_t run_id, const Outcomes& outcomes) {
-    for (int32_t p = 0; p < kDevices; ++p) rig->Start(call->exchange.get(), run_id, p, outcomes.For(p));
   }
 
   std::mt19937_64 random{3};
@@ -106,10 +103,8 @@ TEST(LaterEndsFirst) {
       rig->CheckRun(second.exchange.get(), run_id, true);
     }
     CHECK(!AnyCalled(outcomes));
-    program.network.Thaw();
-    outcomes.WaitAll();
-    CHECK(outcomes.all_ok());
-    CHECK(slow->IsRight());
+    program.network.Freeze(false);
+    slow->CheckEnd(outcomes);
     CHECK_EQ(program.network.OpenRequests(), 0);
   }
 }
@@ -133,9 +128,7 @@ TEST(Orders) {
       }
     });
     for (size_t i = 0; i < rigs.size(); ++i) {
-      outcomes[i].WaitAll();
-      CHECK(outcomes[i].all_ok());
-      CHECK(rigs[i]->IsRight());
+      rigs[i]->CheckEnd(outcomes[i]);
     }
   }
   CHECK_EQ(program.network.OpenRequests(), 0);
@@ -154,10 +147,8 @@ TEST(MistakeOfOne) {
     CHECK_CONTAINS(refused.status(p).message, "(channel 2): the plan of device 4 is not usable");
   }
   CHECK(!AnyCalled(outcomes));
-  program.network.Thaw();
-  outcomes.WaitAll();
-  CHECK(outcomes.all_ok());
-  CHECK(slow->IsRight());
+  program.network.Freeze(false);
+  slow->CheckEnd(outcomes);
   CHECK(wrong->GuardsAreWhole());
 }
 
@@ -177,10 +168,8 @@ TEST(DamageOfOne) {
   }
   CHECK(!AnyCalled(outcomes));
   CHECK_EQ(program.network.disconnects(), 0);
-  program.network.Thaw();
-  outcomes.WaitAll();
-  CHECK(outcomes.all_ok());
-  CHECK(slow->IsRight());
+  program.network.Freeze(false);
+  slow->CheckEnd(outcomes);
   CHECK(damaged->GuardsAreWhole());
   auto next = program.all[1].MakeRig();
   next->CheckRun(program.all[1].exchange.get(), 2, true);
@@ -195,7 +184,7 @@ TEST(Killed) {
   for (Call& call : program.all) {
     rigs.push_back(call.MakeRig());
     outcomes.emplace_back(kDevices);
-    program.Start(&call, rigs.back().get(), 1, outcomes.back());
+    rigs.back()->StartAll(call.exchange.get(), 1, outcomes.back());
   }
   program.network.WaitQuiet();
   program.network.Kill(2);
@@ -228,7 +217,7 @@ TEST(OneTimesOut) {
     named += Contains(outcomes.status(p).message, "nothing has moved for 1.0 s. Waiting for stage") ? 1 : 0;
   }
   CHECK_GE(named, 2);
-  program.network.Thaw();
+  program.network.Freeze(false);
   for (Call& call : program.all) {
     auto rig = call.MakeRig();
     rig->CheckRun(call.exchange.get(), 100, true);
@@ -282,10 +271,8 @@ TEST(PlanningBeside) {
     program.StartAndFreeze(&program.all[0], moving.get(), 1, outcomes);
     slow.Start(&planned, 1, later);
     while (slow.begun->load() < 3) std::this_thread::yield();
-    program.network.Thaw();
-    outcomes.WaitAll();
-    CHECK(outcomes.all_ok());
-    CHECK(moving->IsRight());
+    program.network.Freeze(false);
+    moving->CheckEnd(outcomes);
     CHECK(!AnyCalled(later));
     if (killed) {
       program.network.Kill(2);

@@ -54,9 +54,7 @@ struct Setting {
 
   Outcomes Start(int64_t run_id) {
     Outcomes outcomes(site->partitions());
-    for (int32_t partition = 0; partition < site->partitions(); ++partition) {
-      rig->Start(exchange.get(), run_id, partition, outcomes.For(partition));
-    }
+    rig->StartAll(exchange.get(), run_id, outcomes);
     return outcomes;
   }
 

@@ -18,6 +18,7 @@
 #include "support/group_exchange.h"
 #include "support/network_rig.h"
 #include "support/traffic.h"
+#include "support/unlinked_transport.h"
 
 namespace fastjax::test {
 namespace {
@@ -43,34 +44,24 @@ struct Hub {
   std::vector<Request> receives;
 };
 
-class QueueTransport final : public Transport {
+class QueueTransport final : public UnlinkedTransport<> {
  public:
-  QueueTransport(Hub* hub, int32_t process, int32_t processes) : hub_(*hub), process_(process), processes_(processes) {
+  QueueTransport(Hub* hub, int32_t process, int32_t processes) : UnlinkedTransport(process, processes), hub_(*hub) {
     for (auto* tasks : {&tasks_, &running_}) tasks->reserve(1000);
   }
 
-  int32_t process() const override { return process_; }
-  int32_t processes() const override { return processes_; }
-  void SetHandler(Handler*) override {}
   bool Post(std::function<void()> task) override {
     tasks_.push_back(std::move(task));
     return true;
   }
-  uint64_t KeyedHash(const void*, size_t) const override { return 0; }
-  std::string Describe(int32_t process) const override { return "process " + std::to_string(process); }
-  void SendMessage(int32_t, const void*, size_t) override {}
   void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
             int64_t cookie) override {
-    hub_.sends.push_back({process_, route.process, tag, iovs, count, listener, cookie});
+    hub_.sends.push_back({process(), route.process, tag, iovs, count, listener, cookie});
   }
   void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                int64_t cookie) override {
-    hub_.receives.push_back({route.process, process_, tag, iovs, count, listener, cookie});
+    hub_.receives.push_back({route.process, process(), tag, iovs, count, listener, cookie});
   }
-  void Cancel(Listener*) override {}
-  void Disconnect(int32_t) override {}
-  void Probe(int32_t) override {}
-  bool Silent(int32_t) const override { return false; }
   void Drop(uint64_t tag, uint64_t mask) override { dropped.emplace_back(tag, mask); }
 
   bool RunTasks() {
@@ -85,8 +76,6 @@ class QueueTransport final : public Transport {
 
  private:
   Hub& hub_;
-  const int32_t process_;
-  const int32_t processes_;
   std::vector<std::function<void()>> tasks_;
   std::vector<std::function<void()>> running_;
 };
