@@ -75,18 +75,18 @@ class HostPlan {
 
   nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> Transfers(bool transposed) {
     std::vector<Transfer> transfers;
-    planner_.AppendTransfers(&transfers);
+    planner().AppendTransfers(&transfers);
     if (transposed) {
       std::reverse(transfers.begin(), transfers.end());
-      for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner_.num_stages());
+      for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner().num_stages());
     }
     return ToNumpy(python::Pack(transfers));
   }
 
   nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> Table(int32_t device, bool transposed) {
-    if (device < 0 || device >= planner_.topology().devices()) throw std::out_of_range("no such device");
-    std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(planner_.topology(), planner_.scheduler())));
-    if (!planner::WriteTable(&planner_, device, words.data())) {
+    if (device < 0 || device >= planner().topology().devices()) throw std::out_of_range("no such device");
+    std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(planner().topology(), planner().scheduler())));
+    if (!planner::WriteTable(&planner(), device, words.data())) {
       throw std::invalid_argument("a block of 2^31 rows or more does not fit a stage table");
     }
     if (transposed) planner::TransposeTable(words.data());
@@ -95,29 +95,33 @@ class HostPlan {
 
   // Targets, one row for each matching after another, and weights; none for schedulers without matchings.
   nb::tuple Matchings() {
-    const planner::MatchingList* matchings = planner_.matchings();
+    const planner::MatchingList* matchings = planner().matchings();
     if (matchings == nullptr) return nb::make_tuple(ToNumpy(std::vector<int16_t>()), ToNumpy(std::vector<int64_t>()));
     return nb::make_tuple(ToNumpy(matchings->to), ToNumpy(matchings->weights));
   }
 
   // What servers send to each other, as stages count it; for schedulers with matchings.
   nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> Units() {
-    const int64_t* units = planner_.units();
-    const int64_t servers = planner_.topology().servers;
+    const int64_t* units = planner().units();
+    const int64_t servers = planner().topology().servers;
     return ToNumpy(units == nullptr ? std::vector<int64_t>() : std::vector<int64_t>(units, units + servers * servers));
   }
 
   nb::list Choices() {
     nb::list choices;
-    if (planner_.choices() == nullptr) return choices;
-    for (const planner::Choice& choice : *planner_.choices()) {
+    if (planner().choices() == nullptr) return choices;
+    for (const planner::Choice& choice : *planner().choices()) {
       choices.append(nb::make_tuple(static_cast<int32_t>(choice.scheduler), choice.planned, choice.stages,
                                     choice.exchange_seconds, choice.planning_seconds));
     }
     return choices;
   }
 
-  Planner& planner() { return planner_; }
+  // Nothing can be asked of a plan that is only half prepared, since memory ran out.
+  Planner& planner() {
+    if (planner_.traffic() == nullptr) throw std::logic_error("memory ran out in this plan: make it again");
+    return planner_;
+  }
 
  private:
   static void CheckMatchings(const planner::MatchingList& matchings) {
