@@ -229,11 +229,12 @@ struct SlowPlan {
   SlowPlan(Processes* processes, const std::shared_ptr<const CallSite>& at, const RigOptions& options) : site(at) {
     for (const auto& backend : processes->backends) {
       ExchangeOptions own = options.exchange;
-      own.plan = [going = going, begun = begun,
+      own.plan = [going = going, begun = begun, fails = fails,
                   plan = PlanSlices(options.topology, options.scheduler, options.row_bytes)](
                      const int64_t* traffic, const TakeSlices& take, bool* made) {
         ++*begun;
         going.wait();
+        if (*fails) return Status::Internal("no room");
         return plan(traffic, take, made);
       };
       exchanges.push_back(backend->OpenExchange(site, own));
@@ -247,6 +248,7 @@ struct SlowPlan {
 
   const std::shared_ptr<const CallSite> site;
   const std::shared_ptr<std::atomic<int>> begun = std::make_shared<std::atomic<int>>(0);  // in so many processes
+  const std::shared_ptr<bool> fails = std::make_shared<bool>(false);
   std::promise<void> go;
   const std::shared_future<void> going = go.get_future().share();
   std::vector<std::shared_ptr<Exchange>> exchanges;  // by process
@@ -277,6 +279,7 @@ TEST(PlanningBeside) {
     if (killed) {
       program.network.Kill(2);
       program.network.WaitQuiet();
+      *slow.fails = true;
     }
     slow.go.set_value();
     // Nobody tells the lost process; it hears of nothing until it ends, which it does not before it has planned.
@@ -285,6 +288,8 @@ TEST(PlanningBeside) {
     for (int32_t p = 0; p < kMany; ++p) {
       CHECK_EQ(later.status(p).ok(), !killed);
       if (killed) CHECK_CONTAINS(later.status(p).message, "(channel 2): ");
+      // Survivors report what went wrong here meanwhile, too.
+      if (killed && site->process_of[p] != 2) CHECK_CONTAINS(later.status(p).message, " Here: no room");
     }
     if (!killed) CHECK(planned.IsRight());
   }

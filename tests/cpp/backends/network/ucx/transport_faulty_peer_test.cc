@@ -89,11 +89,12 @@ class FaultyPeer {
   }
 
   void Send(const std::string& text, uint32_t generation, uint64_t sequence,
-            ucx::Connection connection = ucx::Connection::kControl, uint64_t more = 0) {
+            ucx::Connection connection = ucx::Connection::kControl, uint64_t more = 0,
+            uint32_t flags = UCP_AM_SEND_FLAG_EAGER) {
     const ucx::Header header = HeaderOf(text, generation, sequence, 1, connection, more);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = UCP_AM_SEND_FLAG_EAGER;
+    param.flags = flags;
     void* const request =
         library_->ucp_am_send_nbx(endpoint_, 0, &header, sizeof(header), text.data(), text.size(), &param);
     CHECK(!UCS_PTR_IS_ERR(request));
@@ -197,6 +198,19 @@ TEST(Sequences) {
   both.DriveUntilHeard(2);
   CHECK_EQ(both.victim.handler.messages().back().second, second);
   CHECK_EQ(StateOf(both.victim.transport.get()).refused, 1);
+}
+
+// A message that UCX would have to fetch first is refused, since none of ours is sent so.
+TEST(Rendezvous) {
+  Acquainted both;
+  const std::string first = "first", second = "second";
+  both.peer.Send(first, 0, 0);
+  both.DriveUntilHeard(1);
+  both.peer.Send(second, 0, 1, ucx::Connection::kControl, 0, UCP_AM_SEND_FLAG_RNDV);
+  both.peer.DriveUntil([&] { return StateOf(both.victim.transport.get()).refused == 1; });
+  both.peer.Send(second, 0, 1);
+  both.DriveUntilHeard(2);
+  CHECK_EQ(both.victim.handler.messages().back().second, second);
 }
 
 // Each of the two connections has an order of its own, and there is no third one.

@@ -50,8 +50,9 @@ class Watched {
   }
   template <typename Work>
   void Change(Work work) {
-    Locked(work);
-    changed_.notify_all();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work();
+    changed_.notify_all();  // with the lock: whoever is told may destroy this
   }
   template <typename Condition>
   void WaitFor(Condition condition, const char* file, int line) {
@@ -83,6 +84,7 @@ class Ends : public Listener, public Watched {
   }
   // Waits for those before `count`, which end well.
   void CheckAll(int64_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    const Context context(std::string(file) + ":" + std::to_string(line));
     for (int64_t cookie = 0; cookie < count; ++cookie) {
       Wait(cookie, file, line);
       CHECK_EQ(Of(cookie).message, "");
@@ -91,6 +93,7 @@ class Ends : public Listener, public Watched {
   // Waits for those, which end since a process is gone, or was given up.
   void CheckGone(std::initializer_list<int64_t> cookies, const char* file = __builtin_FILE(),
                  int line = __builtin_LINE()) {
+    const Context context(std::string(file) + ":" + std::to_string(line));
     for (const int64_t cookie : cookies) {
       Wait(cookie, file, line);
       CHECK(Of(cookie).code == Code::kUnavailable);

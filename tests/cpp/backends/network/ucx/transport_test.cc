@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/network/ucx/header.h"
 #include "support/check.h"
 #include "transport_rig.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 TRANSPORT_TEST(MessagesInOrder) {
   TransportRig rig(3, transports);
+  constexpr size_t kMost = network::ucx::kMostData;
   std::vector<std::string> texts;
   for (int i = 0; i < 60; ++i) {
     // Of all ways to travel, mixed.
@@ -23,6 +25,8 @@ TRANSPORT_TEST(MessagesInOrder) {
                                                                  : i),
                                 static_cast<char>('a' + i % 26)));
   }
+  // And in parts that just fit.
+  for (const size_t length : {kMost - 1, kMost, kMost + 1, 2 * kMost}) texts.push_back(std::string(length, 'x'));
   for (const std::string& text : texts) rig.Message(0, 1, text);  // before they have met
   rig.Introduce();
   for (const std::string& text : texts) rig.Message(2, 1, text);
