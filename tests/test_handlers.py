@@ -247,12 +247,14 @@ test_tokens_of_no_start = refusals(
 
 
 def test_operands_are_found_by_their_names():
-    """In whatever order they come."""
+    """In each form of an exchange, in whatever order they come; with a token: `started`, below."""
     one, row = jnp.ones(1, jnp.int32), jnp.full((1, 1), 2.0)
-    given = OPERANDS | {"source": row, "send_sizes": one, "recv_sizes": one}
-    for names in (ALL, ALL[::-1], (*INDICES[::-1], *ALL[2:], *ALL[:2])):
-        got = raw_call(EXCHANGE, ROWS, {name: given[name] for name in names})
-        np.testing.assert_array_equal(got, row)
+    table = raw_call(PLAN_CALL, TABLE, operands_of(PLAN_CALL, "partition", send_sizes=one))
+    given = OPERANDS | {"source": row, "send_sizes": one, "recv_sizes": one, "table": table}
+    for more in ((), ("table",), INDICES, ("table", *INDICES)):
+        for names in ((*ALL, *more), (*more, *ALL)[::-1], (*more[::-1], *ALL[2:], *ALL[:2])):
+            got = raw_call(EXCHANGE, ROWS, {name: given[name] for name in names})
+            np.testing.assert_array_equal(got, row)
 
 
 def emitted(call, result, given, **others):
