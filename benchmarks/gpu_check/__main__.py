@@ -132,7 +132,8 @@ class Run:
             return
         finally:
             if child.returncode is None:
-                os.killpg(child.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it may just have ended
+                    os.killpg(child.pid, signal.SIGKILL)
                 await child.wait()
         said = [line.strip() for line in log.read_text(errors="replace").splitlines()[1:]]
         last = next(filter(None, reversed(said)), "")[:200]

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -136,8 +137,9 @@ def _cuda(emulated: bool) -> dict[str, str]:
     """Options of CMake: the library of this GPU's architecture."""
     if emulated:
         return {"FASTJAX_CUDA": "OFF"}
-    architecture = machine.gpu()["compute_cap"].replace(".", "")
-    return {"FASTJAX_CUDA": "ON", "FASTJAX_CUDA_ARCHITECTURES": architecture}
+    known = re.fullmatch(r"(\d+)\.(\d+)", machine.gpu().get("compute_cap", ""))
+    chosen = {"FASTJAX_CUDA_ARCHITECTURES": "".join(known.groups())} if known else {}
+    return {"FASTJAX_CUDA": "ON"} | chosen
 
 
 def _to_build(seconds: float, emulated: bool) -> float:
