@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fastjax.errors import ArgumentError
 from fastjax.optimal.checks import Clock, check_rows
 from fastjax.optimal.programs import TOLERANCE
 from fastjax.optimal.search import cheapest_cover, cost_of
@@ -63,7 +64,9 @@ def solve_stages(rows: Any, *, startup_rows: float, time_limit: float = 60.0) ->
     """
     matrix = check_rows(rows)
     checks.real("startup_rows", startup_rows, 0, 2**62)
-    clock = Clock(checks.real("time_limit", time_limit, 0))
+    if not checks.real("time_limit", time_limit, 0):
+        raise ArgumentError(f"time_limit must be more than 0 seconds, got {time_limit!r}.")
+    clock = Clock(time_limit)
     startup = Fraction(startup_rows)  # of integers exactly
     cover, lower = cheapest_cover(matrix, startup, clock)
     cost = cost_of(cover, startup)

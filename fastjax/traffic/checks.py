@@ -21,7 +21,9 @@ def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
 
 def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     """The value as a float; refuses what is none, not finite, or out of bounds."""
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
+        value, bool
+    )
     if not number or not math.isfinite(value) or not least <= value <= most:
         bounds = f"{least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
         raise ArgumentError(f"{name} must be a number, {bounds}; got {value!r}.")

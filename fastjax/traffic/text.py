@@ -19,7 +19,8 @@ FilePath = str | os.PathLike[str]
 def open_for_writing(path: FilePath) -> TextIO:
     """Opens a new text file, compressed where its name ends in .gz."""
     if Path(path).suffix == ".gz":
-        return gzip.open(path, "wt", encoding="utf-8", newline="\n")
+        # Traces are large: more takes several times as long, and saves little.
+        return gzip.open(path, "wt", compresslevel=4, encoding="utf-8", newline="\n")
     return Path(path).open("w", encoding="utf-8", newline="\n")
 
 

@@ -81,7 +81,7 @@ def stages(rows=((0, 1), (1, 0)), startup_rows=1, **options):
     return lambda: optimal.solve_stages(rows, startup_rows=startup_rows, **options)
 
 
-TIMES = [-1, math.nan, math.inf], [0, 60]
+TIMES = [-1, 0, math.nan, math.inf], [1e-9, 60]
 
 STARTUP = [-1, math.nextafter(2**62, math.inf)], [0, 2**62]
 

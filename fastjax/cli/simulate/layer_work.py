@@ -141,7 +141,8 @@ def asked(options: argparse.Namespace) -> bool:
 
 def _first_given(options: argparse.Namespace, names: tuple[str, ...]) -> str | None:
     """The first of these options that is given, as it is written."""
-    given = (name for name in names if getattr(options, name) not in (None, False))
+    values = ((name, getattr(options, name)) for name in names)
+    given = (name for name, value in values if value is not None and value is not False)
     return next((f"--{name.replace('_', '-')}" for name in given), None)
 
 

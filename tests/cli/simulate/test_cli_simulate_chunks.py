@@ -110,7 +110,7 @@ def test_the_picture(capsys, tmp_path):
         (f"{LAYER} --seconds-per-row nan", "--seconds-per-row: must be from 0 to 3,600, got nan"),
         (f"{LAYER} --seconds-per-row 0 --chunks 0", "--chunks: must be from 1 to 256, got 0"),
         (f"{LAYER} --seconds-per-row 0 --chunks 2 257", "--chunks: must be from 1 to 256, got 257"),
-        ("--generate uniform --devices 4 --servers 2 --seconds-per-row 1", "--seconds-per-row is"),
+        ("--generate uniform --devices 4 --servers 2 --seconds-per-row 0", "--seconds-per-row is"),
         ("--generate uniform --devices 4 --servers 2 --chunks 1", "--chunks is of a layer; want"),
     ],
 )  # fmt: skip
