@@ -65,12 +65,12 @@ class Crossed:
     Constants are the numbers of experts, on the own server and on that of each entry, and the way.
 
     Attributes:
-      wire: type of rows on the wire.
+      wire_dtype: of rows on the wire.
       wire_back: of their gradients.
       numbered: whether numbers travel; not in the transpose of `Returned`.
     """
 
-    wire: np.dtype
+    wire_dtype: np.dtype
     wire_back: np.dtype
     numbered: bool = True
 
@@ -83,7 +83,7 @@ class Crossed:
             assert numbers is not None
             arrays.append(numbers)
         own, moving = zip(*arrays, strict=True)
-        return _sent(own, moving, crossing.there, self.wire, token)
+        return _sent(own, moving, crossing.there, self.wire_dtype, token)
 
     @jax.named_scope(_SCOPE)
     def finish(self, sent: Sent, constants: Constants, token: Token) -> Arrays:
@@ -108,7 +108,7 @@ class Returned:
     (tokens + room, k or 0).
     """
 
-    wire: np.dtype
+    wire_dtype: np.dtype
     wire_back: np.dtype
 
     @classmethod
@@ -125,7 +125,7 @@ class Returned:
         _, crossing = constants
         tokens = len(crossing.goes)
         own, landed = zip(*((array[:tokens], array[tokens:]) for array in operands), strict=True)
-        return _sent(own, landed, crossing.back, self.wire, token)
+        return _sent(own, landed, crossing.back, self.wire_dtype, token)
 
     @jax.named_scope("moe_return")
     def finish(self, sent: Sent, constants: Constants, token: Token) -> Arrays:

@@ -73,6 +73,11 @@ class Handle:
         """The plan of what crosses servers, and of its way back and all gradients."""
         return self.route.plan if self.crossing is None else self.crossing.plan
 
+    @property
+    def rows(self) -> int:
+        """Rows of a device's buffer."""
+        return self.route.rows
+
 
 jax.tree_util.register_dataclass(
     Handle,

@@ -116,8 +116,8 @@ def _run_backward(layer: _Layer, residuals: Any, cts: Any) -> Any:
         jnp.zeros_like(arrays.empty, shape=ct.shape) if isinstance(ct, SymbolicZero) else ct
         for (arrays, _), ct in zip(kept, cts, strict=True)
     )
-    in_order, plain = (functools.partial(f, layer, wanted) for f in (_backward, _cotangents))
-    return _derived(in_order, plain, (values, cts), planned, kept), None, None
+    ordered, plain = (functools.partial(f, layer, wanted) for f in (_backward, _cotangents))
+    return _derived(ordered, plain, (values, cts), planned, kept), None, None
 
 
 _run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
@@ -125,7 +125,7 @@ _run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _derived(
-    in_order: Callable[..., Any],
+    ordered: Callable[..., Any],
     plain: Callable[[Any, Any], Any],
     values: Any,
     constants: Any,
@@ -136,15 +136,15 @@ def _derived(
     That has no derivatives. These are those of `plain`, which makes the same of values alone.
     """
     del plain
-    return in_order(values, constants, kept)
+    return ordered(values, constants, kept)
 
 
-def _derived_forward(in_order: Any, plain: Any, *operands: Any) -> Any:
-    return _derived(in_order, plain, *operands), operands[:2]
+def _derived_forward(ordered: Any, plain: Any, *operands: Any) -> Any:
+    return _derived(ordered, plain, *operands), operands[:2]
 
 
-def _derived_backward(in_order: Any, plain: Callable[..., Any], operands: Any, cts: Any) -> Any:
-    del in_order
+def _derived_backward(ordered: Any, plain: Callable[..., Any], operands: Any, cts: Any) -> Any:
+    del ordered
     values, constants = operands
     _, vjp = jax.vjp(lambda values: plain(values, constants), values)
     return *vjp(cts), None, None

@@ -209,9 +209,13 @@ class Crossing:
         return Leg(self.combine, self.plan.transpose(), len(self.token))
 
 
-for _way, _static in ((Route, "rows"), (Crossing, "room")):
-    _names = [field.name for field in dataclasses.fields(_way) if field.name != _static]
-    jax.tree_util.register_dataclass(_way, data_fields=_names, meta_fields=[_static])
+def _register(way: type, static: str) -> None:
+    names = [field.name for field in dataclasses.fields(way) if field.name != static]
+    jax.tree_util.register_dataclass(way, data_fields=names, meta_fields=[static])
+
+
+_register(Route, "rows")
+_register(Crossing, "room")
 
 
 def at_home(counts: jax.Array) -> Dealt:

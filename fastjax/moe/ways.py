@@ -330,31 +330,31 @@ class _Exchange:
     """A row for each choice to its expert, or back, by expert; see `linear.Map`.
 
     Attributes:
-      wire: type of rows on the wire.
+      wire_dtype: of rows on the wire.
       dispatches: whether rows go to their experts.
     """
 
-    wire: np.dtype
+    wire_dtype: np.dtype
     dispatches: bool
 
     def begin(self, rows: jax.Array, route: Route, token: Token) -> Begun:
         """Begins it after a token; or makes it, with derivatives."""
-        if wire.has_scales(self.wire, rows.dtype):
+        if wire.has_scales(self.wire_dtype, rows.dtype):
             return linear.begin(self, (rows,), route, route.plan.axis_name, token)
         return linear.start(self, (rows,), route, token)  # has all derivatives that JAX finds
 
     def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
         leg = constants.there if self.dispatches else constants.back
         with jax.named_scope("moe_dispatch" if self.dispatches else "moe_combine"):
-            return depart(operands[0], (), leg, self.wire, token)
+            return depart(operands[0], (), leg, self.wire_dtype, token)
 
     def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
         del constants
         return (sent.rows(token),)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Exchange:
-        wire_dtype = wire.of_gradients(self.wire, dtypes[0])
-        return dataclasses.replace(self, wire=wire_dtype, dispatches=not self.dispatches)
+        wire_dtype = wire.of_gradients(self.wire_dtype, dtypes[0])
+        return dataclasses.replace(self, wire_dtype=wire_dtype, dispatches=not self.dispatches)
 
 
 def add_up(choices: jax.Array, each: jax.Array) -> jax.Array:
