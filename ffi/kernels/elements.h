@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/sum.h"
 #include "kernels/worker.h"
 
 namespace fastjax::kernels {
@@ -79,6 +80,50 @@ struct F64 {
   using Stored = double;
   FASTJAX_DEVICE static Stored Sum(Stored a, Stored b) { return a + b; }
 };
+
+// How elements of one type are summed in another: `Of` is their value, exactly, and `Scaled` what it is times a factor,
+// rounded. Sums of 16 bits have no factors.
+template <typename Element, typename Sum>
+struct Terms;
+template <typename Element>
+struct Terms<Element, Element> {
+  using Wide = typename Element::Stored;
+  FASTJAX_DEVICE static Wide Of(Wide value) { return value; }
+};
+template <>
+struct Terms<F16, F32> {
+  FASTJAX_DEVICE static float Of(uint16_t value) { return FromF16(value); }
+};
+template <>
+struct Terms<BF16, F32> {
+  FASTJAX_DEVICE static float Of(uint16_t value) { return FromBF16(value); }
+};
+
+FASTJAX_DEVICE inline uint16_t Scaled(uint16_t value, uint16_t /*factor*/) { return value; }
+FASTJAX_DEVICE inline float Scaled(float value, float factor) { return value * factor; }
+FASTJAX_DEVICE inline double Scaled(double value, double factor) { return value * factor; }
+
+// Calls visit(Element(), Sum()) if elements of these types can be summed; returns whether they can.
+template <typename Visit>
+bool VisitSum(SumTypes types, Visit visit) {
+  const auto are = [&](ElementKind element, ElementKind sum) { return types.element == element && types.sum == sum; };
+  if (are(ElementKind::kF16, ElementKind::kF16)) {
+    visit(F16(), F16());
+  } else if (are(ElementKind::kF16, ElementKind::kF32)) {
+    visit(F16(), F32());
+  } else if (are(ElementKind::kBF16, ElementKind::kBF16)) {
+    visit(BF16(), BF16());
+  } else if (are(ElementKind::kBF16, ElementKind::kF32)) {
+    visit(BF16(), F32());
+  } else if (are(ElementKind::kF32, ElementKind::kF32)) {
+    visit(F32(), F32());
+  } else if (are(ElementKind::kF64, ElementKind::kF64)) {
+    visit(F64(), F64());
+  } else {
+    return false;
+  }
+  return true;
+}
 
 }  // namespace fastjax::kernels
 

@@ -163,24 +163,12 @@ int LaunchMoveFew(const Move* moves, int64_t count, int64_t end, int32_t blocks,
 
 int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count,
                   int64_t end, int32_t blocks, Stream stream) {
-  const auto launch = [&](auto element) {
-    if (end == 0) return 0;
-    return Code(
-        Launch<kBlockThreads>(blocks, ToStream(stream), SumBody<decltype(element)>{landings, sources, count, end}));
-  };
-  switch (kind) {
-    case ElementKind::kF16:
-      return launch(F16{});
-    case ElementKind::kBF16:
-      return launch(BF16{});
-    case ElementKind::kF32:
-      return launch(F32{});
-    case ElementKind::kF64:
-      return launch(F64{});
-    case ElementKind::kOpaque:
-      break;
-  }
-  return Code(FASTJAX_VENDOR(ErrorInvalidValue));
+  VendorError error = FASTJAX_VENDOR(ErrorInvalidValue);
+  VisitSum({kind, kind}, [&](auto element, auto /*sum*/) {
+    const SumBody<decltype(element)> body{landings, sources, count, end};
+    error = end == 0 ? FASTJAX_VENDOR(Success) : Launch<kBlockThreads>(blocks, ToStream(stream), body);
+  });
+  return Code(error);
 }
 
 int LaunchGatherRows(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, int32_t blocks,
@@ -190,32 +178,13 @@ int LaunchGatherRows(const Gather* gathers, int64_t count, int64_t end, int64_t 
 }
 
 int LaunchSumIndexed(SumTypes types, const IndexedSum* sum, int32_t blocks, Stream stream) {
-  const auto launch = [&](auto element, auto wide) {
-    if (sum->rows == 0 || sum->elements == 0 || sum->num_slices == 0) return 0;
-    using Body = IndexedSumBody<decltype(element), decltype(wide)>;
-    return Code(Launch<kBlockThreads>(blocks, ToStream(stream), Body{*sum}));
-  };
-  const bool own = types.element == types.sum;
-  const bool to_float = types.sum == ElementKind::kF32;
-  switch (types.element) {
-    case ElementKind::kF16:
-      if (own) return launch(F16{}, F16{});
-      if (to_float) return launch(F16{}, F32{});
-      break;
-    case ElementKind::kBF16:
-      if (own) return launch(BF16{}, BF16{});
-      if (to_float) return launch(BF16{}, F32{});
-      break;
-    case ElementKind::kF32:
-      if (own) return launch(F32{}, F32{});
-      break;
-    case ElementKind::kF64:
-      if (own) return launch(F64{}, F64{});
-      break;
-    case ElementKind::kOpaque:
-      break;
-  }
-  return Code(FASTJAX_VENDOR(ErrorInvalidValue));
+  const bool empty = sum->rows == 0 || sum->elements == 0 || sum->num_slices == 0;
+  VendorError error = FASTJAX_VENDOR(ErrorInvalidValue);
+  VisitSum(types, [&](auto element, auto wide) {
+    const IndexedSumBody<decltype(element), decltype(wide)> body{*sum};
+    error = empty ? FASTJAX_VENDOR(Success) : Launch<kBlockThreads>(blocks, ToStream(stream), body);
+  });
+  return Code(error);
 }
 
 int LaunchFetch(const FetchList* list, int32_t blocks, Stream stream) {

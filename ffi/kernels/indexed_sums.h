@@ -44,28 +44,6 @@ inline bool IsAligned(const IndexedSum& sum, const Slice* slices, SumTypes types
   return any % sizeof(Word16) == 0;
 }
 
-// How elements of one type are summed in another: `Of` is their value, exactly, and `Scaled` what it is times a factor,
-// rounded. Sums of 16 bits have no factors.
-template <typename Element, typename Sum>
-struct Terms;
-template <typename Element>
-struct Terms<Element, Element> {
-  using Wide = typename Element::Stored;
-  FASTJAX_DEVICE static Wide Of(Wide value) { return value; }
-};
-template <>
-struct Terms<F16, F32> {
-  FASTJAX_DEVICE static float Of(uint16_t value) { return FromF16(value); }
-};
-template <>
-struct Terms<BF16, F32> {
-  FASTJAX_DEVICE static float Of(uint16_t value) { return FromBF16(value); }
-};
-
-FASTJAX_DEVICE inline uint16_t Scaled(uint16_t value, uint16_t /*factor*/) { return value; }
-FASTJAX_DEVICE inline float Scaled(float value, float factor) { return value * factor; }
-FASTJAX_DEVICE inline double Scaled(double value, double factor) { return value * factor; }
-
 // What was returned for an entry: null where nothing was.
 template <typename Sum>
 struct Returned {
