@@ -5,11 +5,9 @@
 #include <utility>
 
 #include "backends/gpu/device/driver_library.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/gpu_backend.h"
-#include "backends/gpu/loopback.h"
 #include "backends/gpu/nccl/fabric.h"
-#include "backends/gpu/process_backend.h"
-#include "backends/gpu/process_id_exchange.h"
 #include "backends/registry.h"
 #include "runtime/process_state.h"
 
@@ -51,7 +49,7 @@ std::shared_ptr<GpuProcessBackend> BackendBetween(const std::string& platform, c
   if (shared.process_group != process_group) {
     shared.process_group = process_group;
     shared.between = std::make_shared<NcclFabric>(gpu, gpu::OptionsOf(platform).message_libraries,
-                                                  std::make_shared<gpu::ProcessIdExchange>(process_group));
+                                                  gpu::MakeIdExchange(process_group));
   }
   return std::make_shared<GpuProcessBackend>(gpu, shared.between, process_group);
 }

@@ -10,7 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "backends/gpu/device/call_memory.h"
 #include "backends/gpu/device/caller.h"
 #include "backends/gpu/device/fetch.h"
 #include "backends/gpu/device/gpu.h"

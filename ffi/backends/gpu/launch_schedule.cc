@@ -277,4 +277,14 @@ void LaunchSchedule::AddMove(int32_t call, MoveList* list, std::byte* dst, const
   moves.push_back({dst, src, begin, bytes});
 }
 
+// Indices stay on the device.
+void LaunchSchedule::AddGather(int32_t call, MoveList* list, std::byte* dst, int32_t origin, const Run& run) {
+  const int64_t bytes = run.rows * placement_.row_bytes();
+  if (bytes == 0) return;
+  auto& gathers = gathers_[static_cast<size_t>(call)];
+  const ExchangeArgs& from = ArgsOf(origin);
+  const int64_t begin = list->Extend(gathers.size(), dst, bytes);
+  gathers.push_back({dst, from.source, from.device_indices + run.source_row, from.indexed_rows, begin, bytes});
+}
+
 }  // namespace fastjax::gpu

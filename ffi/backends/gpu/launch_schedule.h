@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/device/channel.h"
 #include "backends/gpu/device/layout.h"
 #include "exchange/group_traffic.h"
 #include "execution/device_plan.h"

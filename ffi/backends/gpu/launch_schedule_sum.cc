@@ -1,4 +1,4 @@
-// Rows that land on each other, on the way back.
+// Sums on the way back: of rows that land on each other, and by indices, which stay on the devices.
 #include <algorithm>
 #include <utility>
 
@@ -86,6 +86,44 @@ void LaunchSchedule::AddSums(int32_t target) {
     addends.push_back({run.destination_row, run.destination_row + run.rows, source});
   });
   Cutter(std::move(addends), to.row_bytes).Cut(to.destination, &sum_[static_cast<size_t>(call)]);
+}
+
+// What is returned to `target`, in the order of its entries; blocks that do not overlap have none in common.
+void LaunchSchedule::AddIndexedSum(int32_t target) {
+  const ExchangeArgs& to = ArgsOf(target);
+  SumList& list = sum_[static_cast<size_t>(layout_->call_of[static_cast<size_t>(target)])];
+  const size_t first = list.slices.size();
+  traffic_->ListReturned(target, &returned_);
+  traffic_->ForEachReturned(target, returned_, [&](int32_t origin, const Run& run, int64_t done) {
+    list.slices.push_back(SliceOf(target, origin, run, done));
+  });
+  if (list.slices.size() == first) return;
+  const auto element_bytes = static_cast<int64_t>(kernels::ElementBytes(types_.element));
+  kernels::IndexedSum sum = {to.destination,
+                             to.indexed_rows,
+                             to.row_bytes / element_bytes,
+                             to.device_starts,
+                             to.device_indices,
+                             static_cast<int32_t>(to.destination_rows),
+                             nullptr,
+                             static_cast<int64_t>(list.slices.size() - first),
+                             false};
+  sum.aligned = kernels::IsAligned(sum, list.slices.data() + first, types_);
+  list.indexed.push_back({sum, first});
+}
+
+kernels::Slice LaunchSchedule::SliceOf(int32_t target, int32_t origin, const Run& run, int64_t done) const {
+  const int32_t arrival = lowering_.ArrivalOf(origin, target);
+  kernels::Summand first = {};
+  if (arrival < 0) {
+    first = ArgsOf(origin).SummandAt(run.source_row);
+  } else {
+    const std::byte* const rows = BufferOf(arrival);
+    const std::byte* const factors = rows + traffic_->rows(origin, target) * placement_.row_bytes();
+    first.row = rows + done * placement_.row_bytes();
+    first.factor = factor_bytes_ == 0 ? nullptr : factors + done * factor_bytes_;
+  }
+  return {run.destination_row, run.rows, first.row, first.factor};
 }
 
 }  // namespace fastjax::gpu

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/gpu/device/channel.h"
 #include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/launch_schedule.h"
 
 namespace fastjax::gpu {

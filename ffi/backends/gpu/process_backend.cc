@@ -1,9 +1,8 @@
-#include "backends/gpu/process_backend.h"
-
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
 #include "rendezvous/counts.h"
 #include "rendezvous/metadata.h"

@@ -1,11 +1,10 @@
-#include "backends/gpu/process_id_exchange.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/gpu_backend.h"
 #include "rendezvous/process_all_gather.h"
 
 namespace fastjax::gpu {
@@ -15,7 +14,17 @@ namespace {
 constexpr size_t kIdWords = sizeof(nccl::UniqueId) / sizeof(int64_t);
 constexpr size_t kWords = 1 + kIdWords;
 
-}  // namespace
+class ProcessIdExchange final : public nccl::UniqueIdExchange {
+ public:
+  explicit ProcessIdExchange(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
+
+  std::string NameOf(const CallSite& site, int32_t group) override;
+  Status Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation, bool makes,
+               nccl::UniqueId* id) override;
+
+ private:
+  const std::shared_ptr<ProcessGroup> process_group_;
+};
 
 // Devices by their process and their number in it.
 std::string ProcessIdExchange::NameOf(const CallSite& site, int32_t group) {
@@ -54,6 +63,12 @@ Status ProcessIdExchange::Share(const CallSite& site, int32_t group, const std::
     return Status::Ok();
   }
   return Status::Internal("no process has made a communicator; do all run the same version?");
+}
+
+}  // namespace
+
+std::shared_ptr<nccl::UniqueIdExchange> MakeIdExchange(std::shared_ptr<ProcessGroup> process_group) {
+  return std::make_shared<ProcessIdExchange>(std::move(process_group));
 }
 
 }  // namespace fastjax::gpu

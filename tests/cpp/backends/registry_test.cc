@@ -7,7 +7,6 @@
 
 #include "backends/gpu/device/driver_library.h"
 #include "backends/gpu/gpu_backend.h"
-#include "backends/gpu/process_backend.h"
 #include "backends/gpu_registry.h"
 #include "backends/memory/memory_backend.h"
 #include "backends/network/network_backend.h"

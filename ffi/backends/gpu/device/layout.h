@@ -1,16 +1,18 @@
-// Declares Layout: which devices of a group are this process's, and which devices reach each other's memory.
+// Declares Layout: which devices of a group are this process's, and which reach each other's memory; and Fabric: what
+// lies between those that do not.
 #ifndef FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 #define FASTJAX_BACKENDS_GPU_DEVICE_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "backends/gpu/device/caller.h"
-#include "backends/gpu/device/channel.h"
 #include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
 #include "exchange/status.h"
+#include "kernels/driver.h"
 
 namespace fastjax::gpu {
 
@@ -23,6 +25,26 @@ struct Layout {
 
 // The calls of the devices here, `args` by position.
 void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout);
+
+// Bytes that lie in one range, at the end that is here.
+struct MessageEnd {
+  bool sends;
+  int32_t here;  // rank
+  int32_t peer;  // rank
+  int32_t call;  // here's
+  std::byte* data;
+  int64_t bytes;
+  int32_t pipeline_step;
+};
+
+// Moves messages between devices that cannot reach each other's memory.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  // Puts messages, which move together, on the streams of their calls. Both ends list those from one device to another
+  // in the same order, in groups that agree.
+  virtual Status Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) = 0;
+};
 
 // What lies between devices.
 class Fabric {
@@ -46,6 +68,20 @@ class PeerFabric final : public Fabric {
 
  private:
   Gpu* const gpu_;
+};
+
+// One GPU executes all ranks of a plan: kernels and stages are real, and a kernel moves the messages. Servers of so
+// many devices are domains.
+class LoopbackFabric final : public Fabric {
+ public:
+  explicit LoopbackFabric(int32_t devices_per_server) : devices_per_server_(devices_per_server) {}
+  Status FindDomains(const CallSite& site, Layout* layout) override;
+  // There is none: all ranks are on one stream.
+  Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
+                   std::shared_ptr<Channel>* channel) override;
+
+ private:
+  const int32_t devices_per_server_;
 };
 
 }  // namespace fastjax::gpu

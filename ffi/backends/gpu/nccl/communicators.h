@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/device/channel.h"
 #include "backends/gpu/device/gpu.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/nccl/library.h"
 #include "backends/gpu/nccl/poll.h"
 #include "exchange/status.h"

@@ -3,6 +3,25 @@
 #include <algorithm>
 
 namespace fastjax::gpu::nccl {
+namespace {
+
+// "0.3 s".
+std::string Seconds(int64_t ms) { return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s"; }
+
+}  // namespace
+
+std::string Report::NamesOf(std::vector<int32_t> ranks) const {
+  constexpr size_t kMostNames = 8;
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string names;
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNames); ++i) {
+    names += (names.empty() ? "" : ", ") + site_.DeviceName(group_, site_.position_at[ranks[i]]);
+  }
+  if (ranks.size() > kMostNames) names += " and " + std::to_string(ranks.size() - kMostNames) + " more";
+  return names;
+}
+
 Status PendingMessages::Begin(Gpu* gpu, const std::vector<Member>& members, std::shared_ptr<Report> report,
                               const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) {
   report_ = std::move(report);
@@ -80,8 +99,9 @@ std::string PendingMessages::Text(const Gpu& gpu, const std::vector<Member>& mem
   for (const auto& [call, rank] : peers_) {
     if (waits[static_cast<size_t>(call)]) others.push_back(rank);
   }
-  return report_->site().Prefix() + NamesOf(*report_, waiting) + " waited " + LimitOf(*report_) +
-         " for messages of stage " + std::to_string(pipeline_step_ + 1) + ", from or to " + NamesOf(*report_, others);
+  const CallSite& site = report_->site();
+  return site.Prefix() + report_->NamesOf(waiting) + " waited " + Seconds(site.timeout_ms) + " for messages of stage " +
+         std::to_string(pipeline_step_ + 1) + ", from or to " + report_->NamesOf(others);
 }
 
 }  // namespace fastjax::gpu::nccl

@@ -1,22 +1,50 @@
 // Declares PendingMessages: messages that have been put on streams and may not have moved yet. It knows who waits for
-// whom, and since when.
+// whom, and since when. And Report: what is wrong with them, for the group's next exchange to return.
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_PENDING_MESSAGES_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_PENDING_MESSAGES_H_
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/device/channel.h"
 #include "backends/gpu/device/gpu.h"
-#include "backends/gpu/device/report.h"
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/nccl/communicators.h"
+#include "exchange/call_site.h"
 #include "exchange/status.h"
 
 namespace fastjax::gpu::nccl {
+
+// A group of a call site, as errors speak of it: exchanges are over for the host before they have happened, so that
+// what goes wrong then is told to the next.
+class Report {
+ public:
+  Report(const CallSite& site, int32_t group) : site_(site), group_(group) {}
+
+  const CallSite& site() const { return site_; }
+  // "device 3, device 5", by rank; of many, the first.
+  std::string NamesOf(std::vector<int32_t> ranks) const;
+
+  // The first that is set is taken, once.
+  void Set(Status failure) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.ok()) failure_ = std::move(failure);
+  }
+  Status Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(failure_, Status::Ok());
+  }
+
+ private:
+  const CallSite site_;  // a copy: what is in flight may outlive the call site
+  const int32_t group_;
+  std::mutex mutex_;
+  Status failure_;
+};
 
 // The messages of one pipeline step. Reused: allocates only when it is given more than ever before.
 class PendingMessages {

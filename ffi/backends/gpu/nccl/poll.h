@@ -3,6 +3,7 @@
 #define FASTJAX_BACKENDS_GPU_NCCL_POLL_H_
 
 #include <chrono>
+#include <thread>
 
 namespace fastjax::gpu::nccl {
 
@@ -12,12 +13,15 @@ using Clock = std::chrono::steady_clock;
 class Waiter {
  public:
   virtual ~Waiter() = default;
-  virtual Clock::time_point Now() const;
-  virtual void Yield() const;
-  virtual void Sleep(std::chrono::microseconds time) const;
+  virtual Clock::time_point Now() const { return Clock::now(); }
+  virtual void Yield() const { std::this_thread::yield(); }
+  virtual void Sleep(std::chrono::microseconds time) const { std::this_thread::sleep_for(time); }
 };
 // That of the thread that calls. Lives as long as the process.
-const Waiter* ThreadWaiter();
+inline const Waiter* ThreadWaiter() {
+  static const Waiter waiter;
+  return &waiter;
+}
 
 // One wait, from when it is made. NCCL should need less to put a group on its streams than the shortest sleep takes,
 // which is 100 us: 50 that are asked for, and 50 by which Linux may be late. So the thread only yields at first. What
@@ -31,7 +35,12 @@ class Poll {
   explicit Poll(const Waiter* waiter) : waiter_(waiter), until_(waiter->Now() + kYields) {}
 
   // Waits a little. False if `deadline` has passed: then it does not.
-  bool Pause(Clock::time_point deadline) const;
+  bool Pause(Clock::time_point deadline) const {
+    const Clock::time_point now = waiter_->Now();
+    if (now >= deadline) return false;
+    now < until_ ? waiter_->Yield() : waiter_->Sleep(kSleep);
+    return true;
+  }
 
  private:
   const Waiter* const waiter_;

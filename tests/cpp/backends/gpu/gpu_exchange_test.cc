@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/device/layout.h"
 #include "backends/gpu/gpu_backend.h"
-#include "backends/gpu/loopback.h"
 #include "planner/table.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"

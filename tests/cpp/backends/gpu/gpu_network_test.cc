@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/process_backend.h"
-#include "backends/gpu/process_id_exchange.h"
+#include "backends/gpu/gpu_backend.h"
 #include "kernels/copy.h"
 #include "kernels/emulated_gpu.h"
 #include "runtime/statistics.h"
@@ -29,14 +28,13 @@ namespace {
 
 using gpu::Gpu;
 using gpu::GpuProcessBackend;
-using gpu::ProcessIdExchange;
 using gpu::nccl::NcclFabric;
 using planner::Scheduler;
 
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
   return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
-    auto id_exchange = std::make_shared<ProcessIdExchange>(process_group);
+    auto id_exchange = gpu::MakeIdExchange(process_group);
     auto fabric = std::make_shared<NcclFabric>(gpu, library, std::move(id_exchange));
     return std::make_shared<GpuProcessBackend>(gpu, std::move(fabric), std::move(process_group));
   };

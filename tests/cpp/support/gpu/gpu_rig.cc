@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "backends/gpu/device/call_memory.h"
+#include "backends/gpu/device/gpu.h"
 #include "kernels/emulated_gpu.h"
 #include "support/check.h"
 #include "support/outcomes.h"

@@ -1,6 +1,4 @@
 // Memory for calls on a stream that is not the one of XLA's memory: nobody else gets it while that stream may use it.
-#include "backends/gpu/device/call_memory.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
