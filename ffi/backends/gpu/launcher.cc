@@ -103,7 +103,8 @@ void Launcher::Clear() {
   calls_.clear();
 }
 
-// Launches take short lists along. Where all are short, and there is nothing to be summed, nothing is copied.
+// Launches take short lists along. Where all are short, and there is nothing to be summed, nothing is copied; else
+// there is one copy for all lists of a call.
 Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   static const std::vector<kernels::Move> kNoMoves;
   static const SumList kNoSums;
@@ -114,28 +115,20 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   const size_t bytes = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
   if (bytes == 0) return Status::Ok();
   CallResources& own = calls_[static_cast<size_t>(call)];
+  const int32_t device = own.caller->device;
   std::byte* const there = own.caller->allocate(bytes);
   if (there == nullptr) {
-    return Status::Internal("fastjax: " + gpu_->Name(own.caller->device) + " has no memory for " +
-                            std::to_string(bytes) + " bytes of lists; " + kLeaveMemory + ".");
+    return Status::Internal("fastjax: " + gpu_->Name(device) + " has no memory for " + std::to_string(bytes) +
+                            " bytes of lists; " + kLeaveMemory + ".");
   }
-  return CopyLists(moves, gathers, sums, there, &own);
-}
-
-// One copy for all lists of a call.
-Status Launcher::CopyLists(const std::vector<kernels::Move>& moves, const std::vector<kernels::Gather>& gathers,
-                           const SumList& sums, std::byte* there, CallResources* call) {
-  const int32_t device = call->caller->device;
-  const size_t bytes = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
-  if (Status status = gpu_->TakePinned(device, bytes, &call->pinned); !status.ok()) return status;
-  Copies copies = {call->pinned.data, there};
-  call->moves = copies.Append(moves);
-  call->gathers = copies.Append(gathers);
-  call->landings = copies.Append(sums.landings);
-  call->sources = copies.Append(sums.sources);
-  call->slices = copies.Append(sums.slices);
-  return gpu_->Check(gpu_->driver().Copy(there, call->pinned.data, bytes, call->caller->stream), device,
-                     "copy its lists");
+  if (Status status = gpu_->TakePinned(device, bytes, &own.pinned); !status.ok()) return status;
+  Copies copies = {own.pinned.data, there};
+  own.moves = copies.Append(moves);
+  own.gathers = copies.Append(gathers);
+  own.landings = copies.Append(sums.landings);
+  own.sources = copies.Append(sums.sources);
+  own.slices = copies.Append(sums.slices);
+  return gpu_->Check(gpu_->driver().Copy(there, own.pinned.data, bytes, own.caller->stream), device, "copy its lists");
 }
 
 Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
@@ -194,57 +187,57 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
   return channel->Move(messages, count, sides_);
 }
 
+// launch() is what the driver says of a launch on the call's device.
+template <typename LaunchKernel>
+Status Launcher::Start(const CallResources& call, LaunchKernel launch) {
+  ++tally_.kernels;
+  DeviceScope scope(*gpu_);
+  if (Status status = scope.Choose(call.caller->device); !status.ok()) return status;
+  return gpu_->Check(launch(), call.caller->device, "launch a kernel");
+}
+
 Status Launcher::Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream) {
   if (list.count == 0) return Status::Ok();
-  ++tally_.kernels;
   const CallResources& own = calls_[static_cast<size_t>(call)];
-  DeviceScope scope(*gpu_);
-  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  const auto launch = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
+  const auto move = own.moves == nullptr ? gpu_->driver().MoveFew : gpu_->driver().MoveRows;
   const kernels::Move* const moves = own.moves == nullptr ? schedule.moves(call).data() : own.moves;
-  const int code = launch(moves + list.first, list.count, list.end, BlocksFor(own, list.end), stream);
-  return gpu_->Check(code, own.caller->device, "launch a kernel");
+  return Start(own, [&] { return move(moves + list.first, list.count, list.end, BlocksFor(own, list.end), stream); });
 }
 
 Status Launcher::Gather(const LaunchSchedule& schedule, int32_t call, const MoveList& list) {
   if (list.count == 0) return Status::Ok();
-  ++tally_.kernels;
   const CallResources& own = calls_[static_cast<size_t>(call)];
-  DeviceScope scope(*gpu_);
-  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  const int code = gpu_->driver().GatherRows(own.gathers + list.first, list.count, list.end, schedule.row_bytes(),
-                                             BlocksFor(own, list.end), own.caller->stream);
-  return gpu_->Check(code, own.caller->device, "launch a kernel");
+  return Start(own, [&] {
+    return gpu_->driver().GatherRows(own.gathers + list.first, list.count, list.end, schedule.row_bytes(),
+                                     BlocksFor(own, list.end), own.caller->stream);
+  });
 }
 
 Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
   const SumList& sums = schedule.sum(call);
   if (!sums.indexed.empty()) return SumIndexed(schedule, call);
   if (sums.landings.empty()) return Status::Ok();
-  ++tally_.kernels;
   for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
   const CallResources& own = calls_[static_cast<size_t>(call)];
-  DeviceScope scope(*gpu_);
-  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
-  return gpu_->Check(gpu_->driver().SumRows(schedule.types().element, own.landings, own.sources,
-                                            static_cast<int64_t>(sums.landings.size()), sums.end,
-                                            BlocksFor(own, sums.end), own.caller->stream),
-                     own.caller->device, "launch a kernel");
+  return Start(own, [&] {
+    return gpu_->driver().SumRows(schedule.types().element, own.landings, own.sources,
+                                  static_cast<int64_t>(sums.landings.size()), sums.end, BlocksFor(own, sums.end),
+                                  own.caller->stream);
+  });
 }
 
 Status Launcher::SumIndexed(const LaunchSchedule& schedule, int32_t call) {
   const CallResources& own = calls_[static_cast<size_t>(call)];
   const auto sum_bytes = static_cast<int64_t>(kernels::ElementBytes(schedule.types().sum));
-  DeviceScope scope(*gpu_);
-  if (Status status = scope.Choose(own.caller->device); !status.ok()) return status;
   for (const SumList::Indexed& indexed : schedule.sum(call).indexed) {
     kernels::IndexedSum sum = indexed.sum;
     sum.slices = own.slices + indexed.first_slice;
     const int64_t bytes = sum.rows * sum.elements * sum_bytes;
-    ++tally_.kernels;
     tally_.summed += bytes;
-    const int code = gpu_->driver().SumIndexed(schedule.types(), &sum, BlocksFor(own, bytes), own.caller->stream);
-    if (code != 0) return gpu_->Check(code, own.caller->device, "launch a kernel");
+    const Status status = Start(own, [&] {
+      return gpu_->driver().SumIndexed(schedule.types(), &sum, BlocksFor(own, bytes), own.caller->stream);
+    });
+    if (!status.ok()) return status;
   }
   return Status::Ok();
 }

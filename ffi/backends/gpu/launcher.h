@@ -38,9 +38,9 @@ class Launcher {
   Status Put(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const LaunchSchedule& schedule, int32_t call);
-  Status CopyLists(const std::vector<kernels::Move>& moves, const std::vector<kernels::Gather>& gathers,
-                   const SumList& sums, std::byte* there, CallResources* call);
   Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
+  template <typename LaunchKernel>
+  Status Start(const CallResources& call, LaunchKernel launch);
   Status Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream);
   Status Gather(const LaunchSchedule& schedule, int32_t call, const MoveList& list);
   Status Sum(const LaunchSchedule& schedule, int32_t call);
