@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <stdexcept>
-#include <string>
 #include <utility>
 
 namespace fastjax::simulator {
@@ -54,22 +52,10 @@ Simulator::Simulator(Program program, double resolution)
       is_done_(program_.tasks.size(), false),
       pool_of_(program_.capacities.size(), -1),
       parent_(program_.capacities.size(), -1) {
-  CheckLinks();
   IndexEdges();
   FindLatest(resolution);
   for (int32_t number = 0; number < static_cast<int32_t>(program_.tasks.size()); ++number) {
     if (waits_for_[static_cast<size_t>(number)] == 0) Push(&starts_, Moment(task(number).start_up, number));
-  }
-}
-
-void Simulator::CheckLinks() const {
-  for (const Task& each : program_.tasks) {
-    for (const int32_t link : each.links) {
-      if (link == kNoLink) continue;
-      if (!(program_.capacities.at(static_cast<size_t>(link)) > 0)) {
-        throw std::invalid_argument("link " + std::to_string(link) + " has no capacity");
-      }
-    }
   }
 }
 

@@ -20,7 +20,6 @@ namespace fastjax::simulator {
 // that begin together taken in, as far as they do within that time.
 class Simulator {
  public:
-  // Throws std::invalid_argument where a task uses a link that has no capacity.
   Simulator(Program program, double resolution);
   Simulator(const Simulator&) = delete;
   Simulator& operator=(const Simulator&) = delete;
@@ -45,7 +44,6 @@ class Simulator {
   };
   using Moment = std::pair<double, int32_t>;  // and a task or a pool
 
-  void CheckLinks() const;
   void IndexEdges();
   void FindLatest(double resolution);
   double NextMoment() const;

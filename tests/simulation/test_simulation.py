@@ -1,7 +1,4 @@
-"""Simulated exchanges: against closed forms, and against a slow simulator of the tests' own.
-
-That links are shared fairly, simulator_test.cc checks in C++.
-"""
+"""Simulated exchanges: against closed forms, and against a slow simulator of the tests' own."""
 
 import functools
 
