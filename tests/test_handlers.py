@@ -157,6 +157,7 @@ test_impossible_attributes = refusals(
     (topology(*TOPOLOGY[:7]), "a topology has too few words"),
     (topology(0, *TOPOLOGY[1:]), DEVICES),
     (topology(1, 2**21, *TOPOLOGY[2:]), DEVICES),
+    (topology(2**12, 2**12, *TOPOLOGY[2:]), DEVICES),
     (topology(1, 1, 0, *TOPOLOGY[3:]), "a bandwidth is not positive"),
     (topology(1, 1, 1, 0, *TOPOLOGY[4:]), "a bandwidth is not positive"),
     (topology(1, 1, 1, 1, -1, 1, 1, 1), "a latency is out of range"),

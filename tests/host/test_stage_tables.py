@@ -1,8 +1,8 @@
 """Stage tables in Python: they are the plan, and say no where they cannot be.
 
-That they have room for every plan, that rows pass through staging that holds them, and what damaged
-tables are refused with, is checked in C++ (schedulers/plan_checks.cc and table_test.cc in
-tests/cpp/planner).
+That they have room for every plan, how many rows they hold, that rows pass through staging that
+holds them, and what damaged tables are refused with, is checked in C++ (schedulers/plan_checks.cc
+and table_test.cc in tests/cpp/planner).
 """
 
 from functools import partial
@@ -66,7 +66,7 @@ def test_hash_in_the_tables_tells_plans_apart():
 
 
 def test_table_refuses_blocks_beyond_int32():
-    """Each scheduler's does, on every device: table_test.cc."""
+    """Each scheduler's does, on every device: plan_checks.cc."""
     traffic = np.zeros((4, 4), int)
     traffic[1, 2] = 2**31
     plan = make_plan(traffic, Topology(2, 2))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from levelling_problems import (
     SMALL,
+    Shape,
     compiled,
     dealt,
     groups_of,
@@ -65,6 +66,23 @@ def test_both_implementations_agree(case):
     for got, want in zip(dealt_by(shape, counts, made), in_jax, strict=True):
         assert got.dtype == np.int32
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("shared", [0, 2**30])
+def test_as_many_rows_as_there_can_be(shared):
+    """No product overflows; without shares, all rows stay at home."""
+    shape = Shape(1, 2, 1, 1, 0)
+    counts = np.array([[2**31 - 2, 0], [0, 0]], np.int32)
+    rows = np.array([[max(shared - 1, 0), 0], [0, shared]], np.int32)
+    made = Levelled(np.array([[-1], [0]], np.int32), rows)
+    sizes, starts = dealt_by(shape, counts, made)
+    in_jax = compiled(deal_in_jax, copies=1, **shape.group)(counts, *made)
+    for got, want in zip((sizes, starts), in_jax, strict=True):
+        np.testing.assert_array_equal(got, want)
+    away = sizes[0, 1, 1]
+    np.testing.assert_allclose(away, shared, rtol=1e-4)
+    np.testing.assert_array_equal(sizes, [[[2**31 - 2 - away, 0], [0, away]], np.zeros((2, 2))])
 
 
 @settings(deadline=None, max_examples=150)

@@ -97,40 +97,6 @@ TEST(Random) {
   }
 }
 
-// Sums of permutations with weights of all sizes: exact covers exist, and finding one takes many matchings.
-TEST(SumsOfPermutations) {
-  std::mt19937_64 random(11);
-  for (const int32_t n : {3, 5, 8, 16}) {
-    const Context context("permutations of " + std::to_string(n) + " servers");
-    MatchingBuilder builder(n);
-    for (int32_t round = 0; round < 40; ++round) {
-      Matrix units(static_cast<size_t>(n) * n);
-      for (int32_t k = 0; k < n * n; ++k) {
-        std::vector<int32_t> to(n);
-        for (int32_t s = 0; s < n; ++s) to[s] = s;
-        std::shuffle(to.begin(), to.end(), random);
-        const auto weight = static_cast<int64_t>(uint64_t{1} << (random() % 20));
-        for (int32_t s = 0; s < n; ++s) units[static_cast<size_t>(s) * n + to[s]] += to[s] == s ? 0 : weight;
-      }
-      CheckBuild(n, units, &builder);
-    }
-  }
-}
-
-// The most servers anyone asked for: one hot server, a ring, and a permutation.
-TEST(ManyServers) {
-  constexpr int32_t kServers = 1024;
-  const Context context("1024 servers");
-  MatchingBuilder builder(kServers);
-  Matrix units(static_cast<size_t>(kServers) * kServers);
-  for (int32_t s = 0; s < kServers; ++s) {
-    units[static_cast<size_t>(s) * kServers + (s + 1) % kServers] = 100;
-    units[static_cast<size_t>(s) * kServers + (s * 5 + 3) % kServers] = s % 4 == 0 ? 0 : 7;
-    units[static_cast<size_t>(s) * kServers + s] = 0;
-  }
-  CheckBuild(kServers, units, &builder);
-}
-
 // Popularity alone: shifted pairs are as short as can be and as few.
 TEST(Shifts) {
   constexpr int32_t kServers = 6;

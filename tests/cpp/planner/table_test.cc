@@ -1,5 +1,5 @@
-// Stage tables: how many rows they can hold, and that a damaged one is refused for the right reason or safe to execute.
-// What they say of plans is checked by random_plans.
+// Stage tables: that a damaged one is refused for the right reason or safe to execute. What they say of plans, and how
+// many rows they can hold, is checked by random_plans.
 #include "planner/table.h"
 
 #include <algorithm>
@@ -44,56 +44,6 @@ std::vector<Transfer> Entries(const std::vector<int32_t>& words) {
   std::vector<Transfer> entries;
   for (int32_t i = 0; i < table.entries(); ++i) entries.push_back(table.entry(i));
   return entries;
-}
-
-TEST(TooLarge) {
-  const Topology topology = MakeTopology(2, 2);
-  constexpr int64_t kLimit = int64_t{1} << 31;
-  for (const Scheduler scheduler : AllSchedulers()) {
-    Planner plan(topology, scheduler, 1);
-    std::vector<int32_t> words(planner::TableWords(topology, scheduler), kUnwritten);
-    for (const int32_t target : {0, 1, 2}) {
-      const auto traffic = [&](int64_t rows) {
-        return Fill(topology, [=](int32_t i, int32_t j) { return i == 0 && j == target ? rows : 0; });
-      };
-      // The answer is the same for devices that have no part in the block, so that all of them stop.
-      const Matrix too_many = traffic(kLimit);
-      plan.Plan(too_many.data());
-      CHECK(!planner::Slicer(&plan).possible());
-      for (int32_t device = 0; device < 4; ++device) {
-        CHECK(!WriteTable(&plan, device, words.data()));
-        CHECK_EQ(std::count(words.begin(), words.begin() + planner::kHeaderWords, 0), planner::kHeaderWords);
-      }
-      const Matrix most = traffic(kLimit - 1);
-      plan.Plan(most.data());
-      for (int32_t device = 0; device < 4; ++device) {
-        CHECK(WriteTable(&plan, device, words.data()));
-        CHECK_EQ(Check(words, 4, device), "");
-      }
-    }
-  }
-  // Blocks that fit, in a staging buffer that does not: every device gets the table of the direct schedule.
-  Planner plan(topology, Scheduler::kFast, 1);
-  Planner direct(topology, Scheduler::kDirect, 1);
-  std::vector<int32_t> words(planner::TableWords(topology, Scheduler::kFast), kUnwritten);
-  const auto full = Fill(topology, [](int32_t, int32_t) { return kLimit - 1; });
-  plan.Plan(full.data());
-  direct.Plan(full.data());
-  planner::Slicer slicer(&plan);
-  CHECK(slicer.possible());
-  for (int32_t device = 0; device < 4; ++device) {
-    const planner::DeviceSlice slice = slicer.Of(device);
-    CHECK(slice.scheduler == Scheduler::kDirect);
-    CHECK_EQ(slice.staging_rows, 0);
-    CHECK_EQ(slice.plan_hash, direct.hash());
-    CHECK(WriteTable(&plan, device, words.data()));
-    CHECK_EQ(Check(words, 4, device), "");
-    std::vector<int32_t> expected(planner::TableWords(topology, Scheduler::kDirect), kUnwritten);
-    CHECK(WriteTable(&direct, device, expected.data()));
-    const auto used = planner::kHeaderWords + 2 * 4 + planner::kEntryWords * words[planner::kEntries];
-    CHECK(std::equal(words.begin(), words.begin() + used, expected.begin()));
-    CHECK_EQ(words[planner::kStagingRows], 0);
-  }
 }
 
 using Damage = std::function<void(std::vector<int32_t>*)>;
