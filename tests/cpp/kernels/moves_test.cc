@@ -167,25 +167,6 @@ struct Run {
   int64_t bytes;
 };
 
-TEST(FindRun) {
-  Random random(3);
-  for (int64_t count = 1; count <= 40; ++count) {
-    std::vector<Run> runs;
-    int64_t end = Below(&random, 3);
-    for (int64_t i = 0; i < count; ++i) {
-      runs.push_back({end + Below(&random, 4), 1 + Below(&random, 5)});
-      end = runs.back().begin + runs.back().bytes;
-    }
-    for (int64_t position = 0; position < end + 3; ++position) {
-      int64_t wanted = 0;
-      for (int64_t i = 0; i < count; ++i) {
-        if (runs[static_cast<size_t>(i)].begin <= position) wanted = i;
-      }
-      CHECK_EQ(kernels::FindRun(runs.data(), count, position), wanted);
-    }
-  }
-}
-
 // ForEachPart gives every byte of the runs to one warp once, in parts that lie on one tile, and no warp too many.
 void CheckSplit(const std::vector<Run>& runs, const Grid& grid) {
   const auto count = static_cast<int64_t>(runs.size());
@@ -220,27 +201,6 @@ void CheckSplit(const std::vector<Run>& runs, const Grid& grid) {
   const int64_t round = tile * grid.warps;
   CHECK_LE(busiest, (end + round - 1) / round * tile);
   CHECK_LE(busiest, (end + grid.warps - 1) / grid.warps + tile);
-}
-
-// Of a group's threads each has its own number, and together they are the warp's.
-TEST(Groups) {
-  const std::vector<Run> runs(200, Run{0, 1});
-  for (const int32_t threads : {32, 64}) {
-    std::vector<Run> line = runs;
-    for (size_t i = 0; i < line.size(); ++i) line[i].begin = static_cast<int64_t>(i) * kAlignment;
-    std::vector<std::vector<int32_t>> seen(line.size());
-    RunGrid(1, threads, [&](const Worker& worker) {
-      kernels::ForEachPart(worker, line.data(), static_cast<int64_t>(line.size()), line.back().begin + 1,
-                           [&](const Worker& group, const Run& run, int64_t /*first*/, int64_t /*bytes*/) {
-                             seen[static_cast<size_t>(run.begin / kAlignment)].push_back(group.thread);
-                             CHECK_EQ(group.threads, kernels::kGroupThreads);
-                           });
-    });
-    for (const std::vector<int32_t>& of_run : seen) {
-      CHECK_EQ(of_run.size(), static_cast<size_t>(kernels::kGroupThreads));
-      for (size_t i = 0; i < of_run.size(); ++i) CHECK_EQ(of_run[i], static_cast<int32_t>(i));
-    }
-  }
 }
 
 TEST(Split) {
