@@ -182,7 +182,11 @@ TEST(Figures) {
 TEST(NoLibrary) {
   TwoProcesses two(22, TwoServers(2), kNoTimeoutMs, 1, {"/nowhere/libnccl.so.2"});
   const Outcomes outcomes = two.Run(1);
-  for (int32_t p = 0; p < outcomes.count(); ++p) CHECK_CONTAINS(outcomes.status(p).message, "/nowhere/libnccl.so.2");
+  for (int32_t p = 0; p < outcomes.count(); ++p) {
+    CHECK(outcomes.status(p).code == Code::kUnavailable);
+    CHECK_CONTAINS(outcomes.status(p).message,
+                   "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL (/nowhere/libnccl.so.2");
+  }
   CHECK(two.rig.IsUntouched());
 }
 

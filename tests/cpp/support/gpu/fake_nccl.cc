@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -19,15 +20,13 @@
 #include <utility>
 #include <vector>
 
+#include "backends/gpu/nccl/api.h"
 #include "kernels/driver.h"
-#include "support/gpu/fake_nccl_config.h"
 
 namespace {
 
 using namespace fastjax::gpu::nccl;  // NOLINT(google-build-using-namespace): it is these
 using fastjax::test::FakeNccl;
-using fastjax::test::IsValid;
-using fastjax::test::MistakeIn;
 
 FakeNccl control;
 
@@ -77,6 +76,24 @@ Result Mistake(const char* what) {
   ++control.mistakes;
   std::fprintf(stderr, "fake NCCL: %s\n", what);
   return kInvalidUsage;
+}
+
+// Which configs NCCL takes, by what 2.18 and 2.28 check.
+bool IsUndefinedOr(int value, int least, int most) { return value == INT_MIN || (least <= value && value <= most); }
+
+bool IsValid(const Config& config) {
+  return config.magic == 0xcafebeef && IsUndefinedOr(config.blocking, 0, 1) &&
+         IsUndefinedOr(config.cga_cluster_size, 0, INT_MAX) && IsUndefinedOr(config.min_ctas, 1, INT_MAX) &&
+         IsUndefinedOr(config.max_ctas, 1, INT_MAX) && config.min_ctas <= config.max_ctas &&
+         IsUndefinedOr(config.split_share, 0, 1);
+}
+
+// What NCCL takes and we must not give; null: nothing.
+const char* MistakeIn(const Config& config) {
+  if (config.size < 48 || config.version < 21800) return "a bad config";
+  int traffic_class = 0;  // whatever is there
+  std::memcpy(&traffic_class, reinterpret_cast<const char*>(&config) + 44, sizeof(traffic_class));
+  return traffic_class == INT_MIN ? nullptr : "a config with a traffic class: NCCL 2.26 would use it";
 }
 
 int CurrentDevice() {

@@ -1,4 +1,5 @@
 // Memory for calls on a stream that is not the one of XLA's memory: nobody else gets it while that stream may use it.
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -103,22 +103,6 @@ struct Four {
   int64_t run_id = 0;
 };
 
-TEST(NoLibrary) {
-  std::mt19937_64 random(1);
-  RigOptions options;
-  options.topology = MakeTopology(1, 2);
-  const auto site = MakeSite(1, 2);
-  const NcclSetting setting(DriverWithoutPeers(), {"libno_nccl_is_called_that.so.2"});
-  const auto exchange = setting.Open(site, options.exchange);
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  const Outcomes outcomes = rig.Run(exchange.get(), 1, false);
-  for (int32_t i = 0; i < 2; ++i) {
-    CHECK(outcomes.status(i).code == Code::kUnavailable);
-    CHECK_CONTAINS(outcomes.status(i).message, "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL");
-  }
-  CHECK(rig.IsUntouched());
-}
-
 // What NCCL refuses, it refuses once.
 TEST(Refusals) {
   Four four(kNoTimeoutMs, 2);

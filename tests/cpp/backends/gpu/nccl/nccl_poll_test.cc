@@ -54,7 +54,7 @@ class Counter final : public Waiter {
   mutable int sleeps_ = 0;
 };
 
-void TestPoll() {
+TEST(Poll) {
   Counter counter;
   const Clock::time_point deadline = counter.Now() + std::chrono::milliseconds(1);
   const Poll poll(&counter);
@@ -111,6 +111,7 @@ class Process {
 class Two {
  public:
   Two() {
+    Fake().late = Fake().asking = 0;
     std::string wrong;
     const Library* const library = Load(FakeLibrary(), &wrong);
     CHECK_EQ(wrong, "");
@@ -130,7 +131,7 @@ class Two {
 };
 
 // Each wait yields anew: one that was long does not make the next one sleep.
-void TestWaits() {
+TEST(Waits) {
   for (const int polls : {0, 1, kYields, kYields + 1, 1000}) {
     const Context context(std::to_string(polls) + " polls");
     const int yields = polls < kYields ? polls : kYields;
@@ -147,7 +148,7 @@ void TestWaits() {
   }
 }
 
-void TestDeadline() {
+TEST(Deadline) {
   Fake().polls = 5;
   Two two;
   Fake().polls = 1000;
@@ -160,17 +161,10 @@ void TestDeadline() {
   });
 }
 
-}  // namespace
-}  // namespace fastjax::test
-
-int main() {
-  using namespace fastjax::test;
-  Fake().late = Fake().asking = 0;
-  TestPoll();
-  TestWaits();
-  TestDeadline();
+TEST(NothingIsLeft) {
   CHECK_EQ(Fake().live.load(), 0);
   CHECK_EQ(Fake().mistakes.load(), 0);
-  CheckNoMisuse();
-  return Finish("nccl_poll_test");
 }
+
+}  // namespace
+}  // namespace fastjax::test

@@ -5,8 +5,11 @@
 // LIBRARY has the driver of the GPU, as that of gpu_driver_test does; without, the GPU is the emulated one. NCCL is
 // what the variable FASTJAX_NCCL_LIBRARY names, by a path or as the loader knows it; without, the loader's own. The
 // first call that fails, or that takes longer than the limit, is named, and ends the program with 1.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,11 +18,11 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backends/gpu/nccl/library.h"
 #include "backends/gpu/nccl/poll.h"
-#include "progress.h"
 #include "support/gpu_driver/device.h"
 #include "support/gpu_driver/lists.h"
 
@@ -42,6 +45,37 @@ using gpu_support::Device;
 using gpu_support::Memory;
 using gpu_support::Random;
 using gpu_support::RandomBytes;
+
+// What is being tried, printed as it begins. What fails is named in the last line, and so is what hangs: a signal ends
+// the program then.
+class Progress {
+ public:
+  explicit Progress(std::chrono::seconds limit) : limit_(static_cast<unsigned>(limit.count())) {
+    std::signal(SIGALRM, [](int) {
+      constexpr char kWords[] = "nccl_smoke: FAILED: it has not ended within the limit\n";
+      std::_Exit(write(STDOUT_FILENO, kWords, sizeof(kWords) - 1) < 0 ? 2 : 1);
+    });
+  }
+  void Begin(std::string what) {
+    std::printf("%s\n", what.c_str());
+    std::fflush(stdout);
+    what_ = std::move(what);
+    ++steps_;
+    alarm(limit_);
+  }
+  // Without destructors: what has failed may hold what they would wait for.
+  [[noreturn]] void Fail(const std::string& why) const {
+    std::printf("nccl_smoke: FAILED: %s: %s\n", what_.c_str(), why.c_str());
+    std::fflush(stdout);
+    std::_Exit(1);
+  }
+  int steps() const { return steps_; }
+
+ private:
+  const unsigned limit_;
+  std::string what_;
+  int steps_ = 0;
+};
 
 const char* Kind(bool blocking) { return blocking ? "that blocks" : "that does not block"; }
 
@@ -308,7 +342,7 @@ void Smoke::Run() {
 }  // namespace
 
 int Main(std::chrono::seconds limit, const std::string& driver) {
-  Progress progress("nccl_smoke", limit);
+  Progress progress(limit);
   progress.Begin("load the driver of the GPU");
   const Device device(driver);
   std::printf("%s, %s\n", device.driver().platform, driver.empty() ? "emulated" : driver.c_str());

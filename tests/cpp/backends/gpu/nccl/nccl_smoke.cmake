@@ -7,11 +7,7 @@ set(
   "Folders of nccl.h and cuda_runtime.h, to hold our declarations against; empty: not done"
 )
 
-add_executable(
-  nccl_smoke
-  nccl_smoke.cc
-  ${PROJECT_SOURCE_DIR}/ffi/backends/gpu/nccl/library.cc
-)
+add_executable(nccl_smoke nccl_smoke.cc ${PROJECT_SOURCE_DIR}/ffi/backends/gpu/nccl/library.cc)
 target_link_libraries(nccl_smoke PRIVATE fastjax_gpu_support fastjax_kernels fastjax_options ${CMAKE_DL_LIBS})
 set_target_properties(nccl_smoke PROPERTIES ENABLE_EXPORTS ON) # the fake uses its emulated GPU
 
