@@ -16,7 +16,7 @@ class AllPairs final : public RailSchedule {
   AllPairs(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
       : RailSchedule(topology, row_bytes, std::move(tiles)) {}
 
-  void Plan(const int64_t* traffic) override {
+  void Plan(const int64_t* traffic, const MatchingList* /*given*/) override {
     tiles_->Plan(traffic);
     busiest_ = tiles_->FindBusiest();
     Cut();

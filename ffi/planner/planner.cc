@@ -38,7 +38,7 @@ int64_t BlocksOf(const Topology& topology) { return int64_t{topology.devices()} 
 
 bool FitsInt32(int64_t rows) { return rows >> 31 == 0; }
 
-uint64_t MatchingsHash(const MatchingList& matchings, uint64_t traffic) {
+uint64_t HashOf(const MatchingList& matchings, uint64_t traffic) {
   const uint64_t weights = HashInt64(matchings.weights.data(), matchings.count(), traffic);
   return StripedHash(weights).Finish(static_cast<int64_t>(matchings.to.size()),
                                      [&](int64_t i) { return static_cast<uint64_t>(matchings.to[i]); });
@@ -112,30 +112,24 @@ Planner::~Planner() = default;
 Planner::Planner(Planner&&) noexcept = default;
 Planner& Planner::operator=(Planner&&) noexcept = default;
 
-Fingerprint Planner::FingerprintOf(const int64_t* traffic) const {
-  return {HashInt64(traffic, BlocksOf(topology_), settings_hash_)};
+uint64_t Planner::HashWith(const int64_t* traffic) const {
+  return HashInt64(traffic, BlocksOf(topology_), settings_hash_);
 }
 
-void Planner::Plan(const int64_t* traffic, const Fingerprint& fingerprint) {
-  if (planned(fingerprint)) {
-    traffic_ = traffic;
-    return schedule_->Rebind(traffic);
-  }
-  schedule_->SetMatchings(nullptr);
-  MakePlan(traffic, fingerprint);
+void Planner::Plan(const int64_t* traffic, uint64_t hash) {
+  if (!planned(hash)) return MakePlan(traffic, hash, nullptr);
+  traffic_ = traffic;
+  schedule_->Rebind(traffic);
 }
 
 void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings) {
-  Fingerprint fingerprint = FingerprintOf(traffic);
-  fingerprint.hash = MatchingsHash(matchings, fingerprint.hash);
-  schedule_->SetMatchings(&matchings);
-  MakePlan(traffic, fingerprint);
+  MakePlan(traffic, HashOf(matchings, HashWith(traffic)), &matchings);
 }
 
-void Planner::MakePlan(const int64_t* traffic, const Fingerprint& fingerprint) {
+void Planner::MakePlan(const int64_t* traffic, uint64_t hash, const MatchingList* given) {
   // If memory runs out half-way, nothing has been planned.
   traffic_ = nullptr;
-  schedule_->Plan(traffic);
+  schedule_->Plan(traffic, given);
   // Blocks are looked at one by one only where sums of them do not say enough.
   blocks_fit_int32_ =
       FitsInt32(schedule_->block_bound()) || std::all_of(traffic, traffic + BlocksOf(topology_), FitsInt32);
@@ -144,7 +138,7 @@ void Planner::MakePlan(const int64_t* traffic, const Fingerprint& fingerprint) {
     staging |= static_cast<uint64_t>(schedule_->StagingRows(server));
   }
   staging_fits_int32_ = staging >> 31 == 0;
-  fingerprint_ = fingerprint;
+  hash_ = hash;
   traffic_ = traffic;
 }
 

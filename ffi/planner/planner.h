@@ -30,11 +30,6 @@ inline constexpr int32_t kEveryDevice = -1;
 struct MatchingList;
 class Schedule;
 
-// What tells a matrix, planned with the same settings, from others.
-struct Fingerprint {
-  uint64_t hash = 0;
-};
-
 // One of the schedulers that kAuto chose between. What could not have been the cheapest was not planned: its time is
 // then what it would have taken at least.
 struct Choice {
@@ -61,18 +56,17 @@ class Planner {
   // traffic is row-major devices x devices, rows that device i sends to device j, none negative. It is not copied: it
   // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned
   // again.
-  void Plan(const int64_t* traffic) { Plan(traffic, FingerprintOf(traffic)); }
-  // Does the same; `fingerprint` is that of the traffic, asked for before.
-  void Plan(const int64_t* traffic, const Fingerprint& fingerprint);
+  void Plan(const int64_t* traffic) { Plan(traffic, HashWith(traffic)); }
+  // Does the same; `hash` is that with the traffic, asked for before.
+  void Plan(const int64_t* traffic, uint64_t hash);
   // Takes these matchings, where the scheduler uses any and they cover the traffic. They are one-to-one, and weights
   // are positive. The plan depends on them, and so does its hash.
   void PlanWith(const int64_t* traffic, const MatchingList& matchings);
 
-  Fingerprint FingerprintOf(const int64_t* traffic) const;
-  // Whether the last matrix planned was this one.
-  bool planned(const Fingerprint& fingerprint) const {
-    return traffic_ != nullptr && fingerprint_.hash == fingerprint.hash;
-  }
+  // What tells a plan of this matrix from plans of others, and of other settings.
+  uint64_t HashWith(const int64_t* traffic) const;
+  // Whether that is the last plan made.
+  bool planned(uint64_t hash) const { return traffic_ != nullptr && hash_ == hash; }
 
   const Topology& topology() const { return topology_; }
   Scheduler scheduler() const { return scheduler_; }
@@ -88,7 +82,7 @@ class Planner {
   int64_t startup_units() const;  // that a matching costs
   const std::vector<Choice>* choices() const;
   // Returns the hash of topology, scheduler, row bytes and traffic.
-  uint64_t hash() const { return fingerprint_.hash; }
+  uint64_t hash() const { return hash_; }
   // Whether every block, and every device's staging buffer, has fewer than 2^31 rows: of the whole exchange, so that
   // every device gets the same answer.
   bool blocks_fit_int32() const { return blocks_fit_int32_; }
@@ -107,14 +101,14 @@ class Planner {
   double PlanningTime() const;
 
  private:
-  void MakePlan(const int64_t* traffic, const Fingerprint& fingerprint);
+  void MakePlan(const int64_t* traffic, uint64_t hash, const MatchingList* given);
 
   Topology topology_;
   Scheduler scheduler_;
   int64_t row_bytes_;
   uint64_t settings_hash_;
   const int64_t* traffic_ = nullptr;
-  Fingerprint fingerprint_;
+  uint64_t hash_ = 0;
   bool blocks_fit_int32_ = true;
   bool staging_fits_int32_ = true;
   std::unique_ptr<Schedule> schedule_;

@@ -24,12 +24,11 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
 
-  // `traffic` must outlive the next call of Plan or Rebind; its entries are not negative.
-  virtual void Plan(const int64_t* traffic) = 0;
+  // `traffic` must outlive the next call of Plan or Rebind; its entries are not negative. `given`: matchings to take,
+  // if the scheduler uses any and they cover the traffic; null: none.
+  virtual void Plan(const int64_t* traffic, const MatchingList* given) = 0;
   // Says that the same matrix is now in another place.
   virtual void Rebind(const int64_t* traffic) = 0;
-  // Matchings for the next Plan to take, if they cover its traffic; null: none. They must outlive it.
-  virtual void SetMatchings(const MatchingList* /*matchings*/) {}
   virtual int32_t num_stages() const = 0;
   // No block of the traffic has more rows.
   virtual int64_t block_bound() const = 0;

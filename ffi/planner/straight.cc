@@ -25,7 +25,7 @@ Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
   }
 }
 
-void Straight::Plan(const int64_t* traffic) {
+void Straight::Plan(const int64_t* traffic, const MatchingList* /*given*/) {
   traffic_ = traffic;
   for (auto* received : {&received_rows_, &received_transfers_, &received_inside_}) {
     std::fill(received->begin(), received->end(), 0);

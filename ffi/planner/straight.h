@@ -20,7 +20,7 @@ class Straight final : public Schedule {
  public:
   Straight(const Topology& topology, int64_t row_bytes, bool staged);
 
-  void Plan(const int64_t* traffic) override;
+  void Plan(const int64_t* traffic, const MatchingList* given) override;
   void Rebind(const int64_t* traffic) override { traffic_ = traffic; }
   int32_t num_stages() const override { return stages_; }
   int64_t block_bound() const override { return block_bound_; }

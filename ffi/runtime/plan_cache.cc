@@ -71,9 +71,9 @@ const char* PlanCache::Slice(const int64_t* traffic, const TakeSlices& take, boo
 }
 
 planner::Planner& PlanCache::Planned(const int64_t* traffic, bool* made) {
-  const planner::Fingerprint fingerprint = planners_.front().FingerprintOf(traffic);
+  const uint64_t hash = planners_.front().HashWith(traffic);
   auto found = std::find_if(planners_.begin(), planners_.end(),
-                            [&](const planner::Planner& planner) { return planner.planned(fingerprint); });
+                            [&](const planner::Planner& planner) { return planner.planned(hash); });
   *made = found == planners_.end();
   if (*made) {
     ProcessState<PlanCaches>().plans_made.fetch_add(1, std::memory_order_relaxed);
@@ -83,7 +83,7 @@ planner::Planner& PlanCache::Planned(const int64_t* traffic, bool* made) {
     found = planners_.front().traffic() == nullptr ? planners_.begin() : std::prev(planners_.end());
   }
   planners_.splice(planners_.begin(), planners_, found);
-  found->Plan(traffic, fingerprint);
+  found->Plan(traffic, hash);
   return *found;
 }
 

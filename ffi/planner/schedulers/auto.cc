@@ -21,9 +21,8 @@ class Auto final : public Schedule {
  public:
   Auto(const Topology& topology, int64_t row_bytes);
 
-  void Plan(const int64_t* traffic) override;
+  void Plan(const int64_t* traffic, const MatchingList* given) override;
   void Rebind(const int64_t* traffic) override { best_->Rebind(traffic); }
-  void SetMatchings(const MatchingList* matchings) override;
   int32_t num_stages() const override { return best_->num_stages(); }
   int64_t block_bound() const override { return best_->block_bound(); }
   void Append(int32_t device, TransferBuffer* out) override { best_->Append(device, out); }
@@ -41,9 +40,9 @@ class Auto final : public Schedule {
   };
 
   bool MayTake(Scheduler scheduler) const;
-  bool Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
-  bool Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic);
-  void Compare(const Tiles::Busiest& busiest, const int64_t* traffic);
+  bool Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least);
+  bool Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least);
+  void Compare(const Tiles::Busiest& busiest);
   void Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange);
   Picoseconds LookingTime(Scheduler scheduler) const;
 
@@ -57,6 +56,9 @@ class Auto final : public Schedule {
   std::unique_ptr<Schedule> balanced_;
   std::unique_ptr<Schedule> relay_;
   std::vector<Other> others_;  // that may be taken
+  // Of the current plan.
+  const int64_t* traffic_ = nullptr;
+  const MatchingList* given_ = nullptr;
   Schedule* best_ = nullptr;
   Scheduler chosen_ = Scheduler::kDirect;
   Picoseconds cheapest_ = 0;
@@ -88,12 +90,9 @@ bool Auto::MayTake(Scheduler scheduler) const {
   return traits.choosing == Choosing::kConsidered && (nics_work_ || traits.nics == NicNeed::kAnyOfServer);
 }
 
-void Auto::SetMatchings(const MatchingList* matchings) {
-  fast_->SetMatchings(matchings);
-  for (const Other& other : others_) other.schedule->SetMatchings(matchings);
-}
-
-void Auto::Plan(const int64_t* traffic) {
+void Auto::Plan(const int64_t* traffic, const MatchingList* given) {
+  traffic_ = traffic;
+  given_ = given;
   choices_.clear();
   best_ = nullptr;
   looked_ = 0;
@@ -103,10 +102,10 @@ void Auto::Plan(const int64_t* traffic) {
     tiles_->CountRowsOfDevices(true);
     tiles_->Plan(traffic);
     const Tiles::Busiest busiest = tiles_->FindBusiest();
-    if (busiest.peers > 0) Compare(busiest, traffic);
+    if (busiest.peers > 0) Compare(busiest);
     tiles_->EndSharing();
   }
-  if (best_ == nullptr) Look(Scheduler::kDirect, &direct_, 0, traffic);
+  if (best_ == nullptr) Look(Scheduler::kDirect, &direct_, 0);
 }
 
 // Sums over servers come first: they tell where relay cannot win, which is wherever a device has much more to send than
@@ -114,28 +113,28 @@ void Auto::Plan(const int64_t* traffic) {
 // is known by then, so that none pays for plans that cannot be used. Nor is one looked at that could save less than its
 // own look takes, most of which would be lost. Each peer of a device takes a stage of spreadout: as many as direct has
 // counted, or, of all devices of a server, one for each server that it has rows for.
-void Auto::Compare(const Tiles::Busiest& busiest, const int64_t* traffic) {
+void Auto::Compare(const Tiles::Busiest& busiest) {
   const Picoseconds start = pricing_.scale_out_latency;
-  Consider(Scheduler::kBalanced, balanced_.get(), 0, traffic);
+  Consider(Scheduler::kBalanced, balanced_.get(), 0);
   // Where NICs differ, stages without a whole row in them are left out, and what they would take with them.
   const int64_t units = topology_.equal_nics() ? busiest.units : 0;
-  Consider(Scheduler::kFast, fast_.get(), pricing_.scale_out.Time(units) + start * busiest.peers, traffic);
+  Consider(Scheduler::kFast, fast_.get(), pricing_.scale_out.Time(units) + start * busiest.peers);
   const Picoseconds sent = pricing_.scale_out.Time(tiles_->most_sent());
   const Picoseconds own = std::max(sent, pricing_.scale_out.Time(tiles_->most_received()));
-  Consider(Scheduler::kRelay, relay_.get(), sent + start, traffic);
-  const bool counted = Consider(Scheduler::kDirect, &direct_, own + start, traffic);
+  Consider(Scheduler::kRelay, relay_.get(), sent + start);
+  const bool counted = Consider(Scheduler::kDirect, &direct_, own + start);
   const int64_t m = topology_.devices_per_server;
   const int64_t stages = counted ? direct_.transfers() : (busiest.peers + m - 1) / m;
-  Consider(Scheduler::kSpreadout, &spreadout_, own + start * stages, traffic);
-  for (const Other& other : others_) Consider(other.scheduler, other.schedule.get(), 0, traffic);
+  Consider(Scheduler::kSpreadout, &spreadout_, own + start * stages);
+  for (const Other& other : others_) Consider(other.scheduler, other.schedule.get(), 0);
 }
 
-bool Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
-  return MayTake(scheduler) && Look(scheduler, schedule, at_least, traffic);
+bool Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_least) {
+  return MayTake(scheduler) && Look(scheduler, schedule, at_least);
 }
 
 // Plans, and takes the plan if it is the cheapest so far; unless it cannot be. Whether it was planned.
-bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, const int64_t* traffic) {
+bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least) {
   const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
   const Picoseconds looking = LookingTime(scheduler);
   if (best_ != nullptr && at_least + planning + looking >= cheapest_) {
@@ -143,7 +142,7 @@ bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least, c
     return false;
   }
   looked_ += looking;
-  schedule->Plan(traffic);
+  schedule->Plan(traffic_, given_);
   const Picoseconds exchange = schedule->PredictedTime();
   Record(scheduler, true, schedule->num_stages(), exchange);
   if (best_ != nullptr && exchange + planning >= cheapest_) return true;

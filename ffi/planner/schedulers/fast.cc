@@ -21,14 +21,13 @@ class Fast final : public RailSchedule {
   Fast(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
       : RailSchedule(topology, row_bytes, std::move(tiles)), matchings_(topology.servers), stages_(topology.servers) {}
 
-  void Plan(const int64_t* traffic) override {
+  void Plan(const int64_t* traffic, const MatchingList* given) override {
     tiles_->Plan(traffic);
-    if (given_ == nullptr || !matchings_.Take(tiles_->units(), *given_)) {
+    if (given == nullptr || !matchings_.Take(tiles_->units(), *given)) {
       matchings_.Build(tiles_->units(), pricing_.startup_rows());
     }
     stages_.Build(*tiles_, matchings_.matchings(), pricing_);
   }
-  void SetMatchings(const MatchingList* matchings) override { given_ = matchings; }
   int32_t num_stages() const override { return stages_.count(); }
   Matched matched() const override { return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()}; }
   Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
@@ -38,7 +37,6 @@ class Fast final : public RailSchedule {
 
   MatchingBuilder matchings_;
   StageBuilder stages_;
-  const MatchingList* given_ = nullptr;
 };
 
 // By source.

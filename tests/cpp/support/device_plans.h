@@ -38,7 +38,7 @@ inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Sche
   const auto mutex = std::make_shared<std::mutex>();
   return [planner, mutex](const int64_t* traffic, const TakeSlices& take, bool* made) {
     const std::lock_guard<std::mutex> lock(*mutex);
-    *made = !planner->planned(planner->FingerprintOf(traffic));
+    *made = !planner->planned(planner->HashWith(traffic));
     planner->Plan(traffic);
     planner::Slicer slicer(planner.get());
     if (!slicer.possible()) return Status::Internal("no slices");

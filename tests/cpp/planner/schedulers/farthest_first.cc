@@ -13,7 +13,7 @@ class FarthestFirst final : public Schedule {
  public:
   explicit FarthestFirst(const Topology& topology) : topology_(topology) {}
 
-  void Plan(const int64_t* traffic) override {
+  void Plan(const int64_t* traffic, const MatchingList* /*given*/) override {
     const int32_t devices = topology_.devices();
     traffic_ = traffic;
     shifts_.clear();
