@@ -18,13 +18,10 @@ void ForgetError() { static_cast<void>(FASTJAX_VENDOR(GetLastError)()); }
 const char* ErrorText(int code) { return FASTJAX_VENDOR(GetErrorString)(static_cast<VendorError>(code)); }
 int CountDevices(int* count) { return Code(FASTJAX_VENDOR(GetDeviceCount)(count)); }
 int GetDevice(int* device) {
-  bool has = false;
   *device = kNoDevice;
-  const int code = HasDevice(&has);
-  return code == 0 && has ? Code(FASTJAX_VENDOR(GetDevice)(device)) : code;
+  return HasDevice() ? Code(FASTJAX_VENDOR(GetDevice)(device)) : 0;
 }
 int SetDevice(int device) { return device == kNoDevice ? LeaveDevice() : Code(FASTJAX_VENDOR(SetDevice)(device)); }
-int CountMultiprocessorsOf(int* count, int device) { return Code(CountMultiprocessors(count, device)); }
 
 int EnablePeer(int peer, int* possible) {
   int device = 0;
@@ -47,8 +44,6 @@ int EnablePeer(int peer, int* possible) {
 
 int Malloc(void** memory, size_t bytes) { return Code(FASTJAX_VENDOR(Malloc)(memory, bytes)); }
 int Free(void* memory) { return Code(FASTJAX_VENDOR(Free)(memory)); }
-int MallocPinnedMemory(void** memory, size_t bytes) { return Code(MallocPinned(memory, bytes)); }
-int FreePinnedMemory(void* memory) { return Code(FreePinned(memory)); }
 
 int CreateStream(Stream* stream) {
   VendorStream made{};
@@ -198,12 +193,12 @@ constexpr Driver kDriver = {kDriverVersion,
                             CountDevices,
                             GetDevice,
                             SetDevice,
-                            CountMultiprocessorsOf,
+                            CountMultiprocessors,
                             EnablePeer,
                             Malloc,
                             Free,
-                            MallocPinnedMemory,
-                            FreePinnedMemory,
+                            MallocPinned,
+                            FreePinned,
                             CreateStream,
                             DestroyStream,
                             SynchronizeStream,

@@ -94,7 +94,7 @@ VendorError Launch(int32_t blocks, VendorStream stream, Body body) {
 
 // The few calls whose names differ by more than their prefix.
 
-inline VendorError MallocPinned(void** memory, size_t bytes) {
+inline int MallocPinned(void** memory, size_t bytes) {
 #if defined(__HIP__)
   // Kernels write to it, too, and hosts wait for no more than an event.
   return hipHostMalloc(memory, bytes, hipHostMallocCoherent);
@@ -103,7 +103,7 @@ inline VendorError MallocPinned(void** memory, size_t bytes) {
 #endif
 }
 
-inline VendorError FreePinned(void* memory) {
+inline int FreePinned(void* memory) {
 #if defined(__HIP__)
   return hipHostFree(memory);
 #else
@@ -111,7 +111,7 @@ inline VendorError FreePinned(void* memory) {
 #endif
 }
 
-inline VendorError CountMultiprocessors(int* count, int device) {
+inline int CountMultiprocessors(int* count, int device) {
 #if defined(__HIP__)
   return hipDeviceGetAttribute(count, hipDeviceAttributeMultiprocessorCount, device);
 #else
@@ -121,11 +121,7 @@ inline VendorError CountMultiprocessors(int* count, int device) {
 
 // Whether the calling thread has a device, and how it gets rid of it; with HIP every thread has one.
 #if defined(__HIP__)
-inline int HasDevice(bool* has) {
-  *has = true;
-  return 0;
-}
-
+inline bool HasDevice() { return true; }
 inline int LeaveDevice() { return 0; }
 #elif defined(__CUDACC__)
 // Finds a function of the driver's interface through the runtime: nothing is linked against the driver.
@@ -146,13 +142,12 @@ VendorError FindDriverFunction(const char* name, Function** function) {
 
 // That is a matter of contexts: the runtime takes device 0 for threads that have none, and makes one there. Without the
 // driver's word, the runtime's is taken.
-inline int HasDevice(bool* has) {
+inline bool HasDevice() {
   static int (*get_current)(void**) = nullptr;
   static const VendorError error = FindDriverFunction("cuCtxGetCurrent", &get_current);
   void* context = nullptr;
   const bool known = error == cudaSuccess && get_current(&context) == 0;
-  *has = !known || context != nullptr;
-  return 0;
+  return !known || context != nullptr;
 }
 
 inline int LeaveDevice() {
@@ -161,11 +156,7 @@ inline int LeaveDevice() {
   return error != cudaSuccess ? static_cast<int>(error) : set_current(nullptr);
 }
 #else
-inline int HasDevice(bool* has) {
-  *has = emulatedHasDevice();
-  return 0;
-}
-
+inline bool HasDevice() { return emulatedHasDevice(); }
 inline int LeaveDevice() {
   emulatedLeaveDevice();
   return 0;
