@@ -98,7 +98,7 @@ Status Launcher::Prepare(const Layout& layout) {
 void Launcher::Clear() {
   for (CallResources& call : calls_) {
     gpu_->ReturnEvent(call.caller->device, call.event);
-    gpu_->ReturnPinned(call.caller->device, call.pinned, call.caller->stream);
+    gpu_->Return(call.caller->device, Place::kPinned, call.pinned, call.caller->stream);
   }
   calls_.clear();
 }
@@ -121,7 +121,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
     return Status::Internal("fastjax: " + gpu_->Name(device) + " has no memory for " + std::to_string(bytes) +
                             " bytes of lists; " + kLeaveMemory + ".");
   }
-  if (Status status = gpu_->TakePinned(device, bytes, &own.pinned); !status.ok()) return status;
+  if (Status status = gpu_->Take(device, Place::kPinned, bytes, &own.pinned); !status.ok()) return status;
   Copies copies = {own.pinned.data, there};
   own.moves = copies.Append(moves);
   own.gathers = copies.Append(gathers);

@@ -15,14 +15,14 @@ size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 }  // namespace
 
-Fetch::~Fetch() { gpu_->ReturnPinned(caller_.device, pinned_, used_ ? caller_.stream : nullptr); }
+Fetch::~Fetch() { gpu_->Return(caller_.device, Place::kPinned, pinned_, used_ ? caller_.stream : nullptr); }
 
 Status Fetch::Run(const Caller& caller) {
   caller_.device = caller.device;
   caller_.stream = caller.stream;
   size_t bytes = Aligned(room_bytes_);
   for (const Wanted& wanted : wanted_) bytes += Aligned(wanted.bytes);
-  if (Status status = gpu_->TakePinned(caller.device, bytes, &pinned_); !status.ok()) return status;
+  if (Status status = gpu_->Take(caller.device, Place::kPinned, bytes, &pinned_); !status.ok()) return status;
   if (room_ != nullptr) *room_ = pinned_.data;
   kernels::Event event = nullptr;
   DeviceScope scope(*gpu_);

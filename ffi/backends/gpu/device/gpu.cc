@@ -26,26 +26,27 @@ Gpu::~Gpu() {
   DeviceScope scope(*this);
   for (size_t i = 0; i < devices_.size(); ++i) {
     const auto& device = devices_[i];
-    const bool any = !device->events.empty() || !device->pinned.empty() || !device->memory.empty();
+    const auto& [pinned, memory] = device->kept;
+    const bool any = !device->events.empty() || !pinned.empty() || !memory.empty();
     if (!any && device->sides == decltype(device->sides){}) continue;
     static_cast<void>(scope.Choose(static_cast<int32_t>(i)));
     for (const auto& [rows, flight] : device->flights) driver_->DestroyEvent(flight.end);
     for (kernels::Event event : device->events) driver_->DestroyEvent(event);
-    Free(device->pinned, driver_->FreePinned);
-    Free(device->memory, driver_->Free);
+    Free(Place::kPinned, pinned);
+    Free(Place::kDevice, memory);
     for (kernels::Stream side : device->sides) {
       if (side != nullptr) driver_->DestroyStream(side);
     }
   }
 }
 
-void Gpu::Free(const std::vector<Kept>& kept, int (*free)(void*)) {
+void Gpu::Free(Place place, const std::vector<Kept>& kept) {
   for (const Kept& one : kept) {
     if (one.used != nullptr) {
       driver_->SynchronizeEvent(one.used);
       driver_->DestroyEvent(one.used);
     }
-    free(one.data);
+    place == Place::kPinned ? driver_->FreePinned(one.data) : driver_->Free(one.data);
   }
 }
 
@@ -180,41 +181,24 @@ Tally Gpu::tally() {
   return tally_;
 }
 
-Status Gpu::TakePinned(int32_t device, size_t bytes, Kept* pinned) {
-  return Take(device, &Device::pinned, driver_->MallocPinned, driver_->FreePinned, "get pinned memory of the host",
-              bytes, pinned);
-}
-
-void Gpu::ReturnPinned(int32_t device, Kept pinned, kernels::Stream stream) {
-  Return(device, &Device::pinned, pinned, stream);
-}
-
-Status Gpu::TakeMemory(int32_t device, size_t bytes, Kept* memory) {
-  return Take(device, &Device::memory, driver_->Malloc, driver_->Free, "get memory", bytes, memory);
-}
-
-void Gpu::ReturnMemory(int32_t device, Kept memory, kernels::Stream stream) {
-  Return(device, &Device::memory, memory, stream);
-}
-
-Status Gpu::Take(int32_t device, Store store, int (*make)(void**, size_t), int (*release)(void*), const char* what,
-                 size_t bytes, Kept* kept) {
-  if (TakeFree(device, store, bytes, true, kept)) return Status::Ok();
+Status Gpu::Take(int32_t device, Place place, size_t bytes, Kept* kept) {
+  if (TakeFree(device, place, bytes, true, kept)) return Status::Ok();
   DeviceScope scope(*this);
   if (Status status = scope.Choose(device); !status.ok()) return status;
   void* memory = nullptr;
   const size_t rounded = RoundUp(bytes);
-  const int code = make(&memory, rounded);
-  if (code != 0) return Check(code, device, what);
+  const bool pinned = place == Place::kPinned;
+  const int code = pinned ? driver_->MallocPinned(&memory, rounded) : driver_->Malloc(&memory, rounded);
+  if (code != 0) return Check(code, device, pinned ? "get pinned memory of the host" : "get memory");
   // It replaces a smaller one: what is kept does not grow with the number of sizes.
-  if (Kept smaller; TakeFree(device, store, bytes, false, &smaller)) Free({smaller}, release);
+  if (Kept smaller; TakeFree(device, place, bytes, false, &smaller)) Free(place, {smaller});
   *kept = {static_cast<std::byte*>(memory), rounded, nullptr};
   return Status::Ok();
 }
 
-bool Gpu::TakeFree(int32_t device, Store store, size_t bytes, bool enough, Kept* kept) {
+bool Gpu::TakeFree(int32_t device, Place place, size_t bytes, bool enough, Kept* kept) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Kept>& free = At(device).*store;
+  std::vector<Kept>& free = At(device).kept[static_cast<size_t>(place)];
   const auto is_free = [this](const Kept& one) {
     int reached = 1;
     return one.used == nullptr || (driver_->QueryEvent(one.used, &reached) == 0 && reached != 0);
@@ -230,7 +214,7 @@ bool Gpu::TakeFree(int32_t device, Store store, size_t bytes, bool enough, Kept*
   return true;
 }
 
-void Gpu::Return(int32_t device, Store store, Kept kept, kernels::Stream stream) {
+void Gpu::Return(int32_t device, Place place, Kept kept, kernels::Stream stream) {
   if (kept.data == nullptr) return;
   if (stream != nullptr) {
     if (kept.used == nullptr && !TakeEvent(device, &kept.used).ok()) kept.used = nullptr;
@@ -239,7 +223,7 @@ void Gpu::Return(int32_t device, Store store, Kept kept, kernels::Stream stream)
     }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  (At(device).*store).push_back(kept);
+  At(device).kept[static_cast<size_t>(place)].push_back(kept);
 }
 
 }  // namespace fastjax::gpu

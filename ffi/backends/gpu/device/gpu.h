@@ -17,6 +17,10 @@
 
 namespace fastjax::gpu {
 
+// Where memory lies: on the host, where devices copy from and to without the help of a processor, or on a device, where
+// XLA's allocator does not know it.
+enum class Place { kPinned, kDevice };
+
 // Memory that is used again once a device has used it.
 struct Kept {
   std::byte* data = nullptr;
@@ -95,23 +99,16 @@ class Gpu {
   void Count(const Tally& exchange);
   Tally tally();
 
-  // Host memory that devices copy from and to without the help of a processor.
-  Status TakePinned(int32_t device, size_t bytes, Kept* pinned);
-  // Gives pinned memory back. Others may use it as soon as what is on the stream now has happened; at once where there
-  // is no stream.
-  void ReturnPinned(int32_t device, Kept pinned, kernels::Stream stream);
-
-  // Memory of the device itself, which XLA's allocator does not know; given back likewise.
-  Status TakeMemory(int32_t device, size_t bytes, Kept* memory);
-  void ReturnMemory(int32_t device, Kept memory, kernels::Stream stream);
+  Status Take(int32_t device, Place place, size_t bytes, Kept* kept);
+  // Others may use it as soon as what is on the stream now has happened; at once where there is no stream.
+  void Return(int32_t device, Place place, Kept kept, kernels::Stream stream);
 
  private:
   Status Await(int32_t device, const void* rows, const std::vector<const void*>& kept, kernels::Stream stream);
 
   struct Device {
     std::vector<kernels::Event> events;
-    std::vector<Kept> pinned;
-    std::vector<Kept> memory;
+    std::array<std::vector<Kept>, 2> kept;   // by Place
     std::vector<int8_t> peers;               // by device: -1 not possible, 0 not known, 1 enabled
     std::array<kernels::Stream, 2> sides{};  // by Beside
     std::map<const void*, Flight> flights;
@@ -121,16 +118,11 @@ class Gpu {
     std::mutex messages;
   };
 
-  using Store = std::vector<Kept> Device::*;
-
   Device& At(int32_t device);
-  Status Take(int32_t device, Store store, int (*make)(void**, size_t), int (*release)(void*), const char* what,
-              size_t bytes, Kept* kept);
   // Of what no device uses any more, the one whose size is nearest to `bytes`: of those that are large enough, so that
   // large ones are left for whoever needs them, or of those that are not.
-  bool TakeFree(int32_t device, Store store, size_t bytes, bool enough, Kept* kept);
-  void Return(int32_t device, Store store, Kept kept, kernels::Stream stream);
-  void Free(const std::vector<Kept>& kept, int (*free)(void*));
+  bool TakeFree(int32_t device, Place place, size_t bytes, bool enough, Kept* kept);
+  void Free(Place place, const std::vector<Kept>& kept);
 
   const kernels::Driver* const driver_;
   const int32_t multiprocessors_;
@@ -166,7 +158,7 @@ class CallMemory {
  public:
   CallMemory(Gpu* gpu, int32_t device, kernels::Stream stream) : gpu_(gpu), device_(device), stream_(stream) {}
   ~CallMemory() {
-    for (const Kept& kept : taken_) gpu_->ReturnMemory(device_, kept, stream_);
+    for (const Kept& kept : taken_) gpu_->Return(device_, Place::kDevice, kept, stream_);
   }
   CallMemory(const CallMemory&) = delete;
   CallMemory& operator=(const CallMemory&) = delete;
@@ -174,7 +166,7 @@ class CallMemory {
   // Null if the device has none left.
   std::byte* Allocate(size_t bytes) {
     taken_.emplace_back();  // first, since it may throw
-    return gpu_->TakeMemory(device_, bytes, &taken_.back()).ok() ? taken_.back().data : nullptr;
+    return gpu_->Take(device_, Place::kDevice, bytes, &taken_.back()).ok() ? taken_.back().data : nullptr;
   }
 
  private:

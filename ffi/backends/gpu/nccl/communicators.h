@@ -38,7 +38,6 @@ class Communicators {
   Communicators& operator=(const Communicators&) = delete;
 
   const std::vector<Member>& members() const { return members_; }
-  const Library& library() const { return *library_; }
 
   // Puts messages on streams, by call, all in one group: calls are members. Deadline exceeded: another process has not
   // come to it.
