@@ -304,8 +304,9 @@ TEST(OneCall) {
   const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
   const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
   std::vector<std::unique_ptr<std::byte[]>> memory;
+  const OwnStream stream;
   gpu::Caller caller;
-  CHECK_EQ(gpu->driver().CreateStream(&caller.stream), 0);
+  caller.stream = stream.stream;
   caller.allocate = [&](size_t bytes) {
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
@@ -320,9 +321,8 @@ TEST(OneCall) {
     CHECK_EQ(outcomes.status(p).message, "");
     CHECK(outcomes.thread(p) == std::this_thread::get_id());
   }
-  CHECK_EQ(gpu->driver().SynchronizeStream(caller.stream), 0);
+  stream.Synchronize();
   CHECK(rig.IsRight());
-  CHECK_EQ(gpu->driver().DestroyStream(caller.stream), 0);
 }
 
 // Launches and bytes of a loopback in which every rank sends one row to each. 8 bytes a row.

@@ -177,9 +177,7 @@ StreamedExchange::StreamedExchange(std::shared_ptr<gpu::Gpu> gpu, std::shared_pt
 
 void StreamedExchange::Compute(int32_t partition, const std::shared_ptr<Computation>& computation) {
   computations_.push_back(computation);
-  fastjax_gpu_driver()->CallHost(
-      streams_[static_cast<size_t>(partition)], [](void* data) { static_cast<Computation*>(data)->Run(); },
-      computation.get());
+  computation->PutOn(streams_[static_cast<size_t>(partition)]);
 }
 
 StreamedExchange::~StreamedExchange() {

@@ -17,6 +17,7 @@
 #include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
 #include "kernels/driver.h"
+#include "support/check.h"
 
 namespace fastjax::test {
 
@@ -47,12 +48,32 @@ class FaultyDriver {
 kernels::Driver WithoutPeers(const kernels::Driver& driver);
 const kernels::Driver* DriverWithoutPeers();
 
-// What a stream has to do until it is let go.
+// A stream of a device.
+struct OwnStream {
+  explicit OwnStream(int32_t device = 0) {
+    fastjax_gpu_driver()->SetDevice(device);
+    CHECK_EQ(fastjax_gpu_driver()->CreateStream(&stream), 0);
+    fastjax_gpu_driver()->SetDevice(0);
+  }
+  ~OwnStream() { fastjax_gpu_driver()->DestroyStream(stream); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+  void Synchronize() const { CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(stream), 0); }
+
+  kernels::Stream stream = nullptr;
+};
+
+// What a stream has to do until it is let go. Must live as long as that.
 class Computation {
  public:
-  void Run() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return over_; });
+  void PutOn(kernels::Stream stream) {
+    const auto run = [](void* data) {
+      auto* const own = static_cast<Computation*>(data);
+      std::unique_lock<std::mutex> lock(own->mutex_);
+      own->changed_.wait(lock, [own] { return own->over_; });
+    };
+    CHECK_EQ(fastjax_gpu_driver()->CallHost(stream, run, this), 0);
   }
   void LetGo() {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -16,22 +16,8 @@ namespace {
 using gpu::CallMemory;
 using gpu::Gpu;
 
-struct Stream {
-  Stream() { CHECK_EQ(fastjax_gpu_driver()->CreateStream(&stream), 0); }
-  ~Stream() { fastjax_gpu_driver()->DestroyStream(stream); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  void Compute(Computation* computation) const {
-    const auto run = [](void* data) { static_cast<Computation*>(data)->Run(); };
-    CHECK_EQ(fastjax_gpu_driver()->CallHost(stream, run, computation), 0);
-  }
-
-  kernels::Stream stream = nullptr;
-};
-
 // What one call of the stream gets.
-std::byte* Allocated(Gpu* gpu, const Stream& stream, size_t bytes) {
+std::byte* Allocated(Gpu* gpu, const OwnStream& stream, size_t bytes) {
   return CallMemory(gpu, 0, stream.stream).Allocate(bytes);
 }
 
@@ -39,18 +25,18 @@ std::byte* Allocated(Gpu* gpu, const Stream& stream, size_t bytes) {
 TEST(Reuse) {
   constexpr size_t kBytes = 100000;
   Computation computation;
-  const Stream apart, other;
+  const OwnStream apart, other;
   Gpu gpu(fastjax_gpu_driver());
-  apart.Compute(&computation);
+  computation.PutOn(apart.stream);
   std::byte* const first = Allocated(&gpu, apart, kBytes);
   CHECK(first != nullptr);
   std::byte* const second = Allocated(&gpu, other, kBytes);
   CHECK(second != nullptr && second != first);
-  CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(other.stream), 0);
+  other.Synchronize();
   CHECK(Allocated(&gpu, other, kBytes) == second);  // that stream has done its work
   computation.LetGo();
-  CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(apart.stream), 0);
-  CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(other.stream), 0);
+  apart.Synchronize();
+  other.Synchronize();
   CallMemory memory(&gpu, 0, apart.stream);
   std::byte* const third = memory.Allocate(kBytes);
   std::byte* const fourth = memory.Allocate(1);
@@ -72,10 +58,10 @@ TEST(WhatIsKept) {
     return fastjax_gpu_driver()->Free(memory);
   };
   constexpr size_t kMiB = size_t{1} << 20;
-  const Stream stream;
+  const OwnStream stream;
   const auto allocate = [&stream](Gpu* gpu, size_t bytes) {
     CHECK(Allocated(gpu, stream, bytes) != nullptr);
-    CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(stream.stream), 0);
+    stream.Synchronize();
   };
   Gpu gpu(&driver);
   allocate(&gpu, 9 * kMiB + 1);
@@ -115,10 +101,10 @@ TEST(NoneLeft) {
   kernels::Driver driver = *fastjax_gpu_driver();
   static bool full = false;
   driver.Malloc = [](void** memory, size_t bytes) { return full ? 2 : fastjax_gpu_driver()->Malloc(memory, bytes); };
-  const Stream stream;
+  const OwnStream stream;
   Gpu gpu(&driver);
   std::byte* const first = Allocated(&gpu, stream, 1000);
-  CHECK_EQ(fastjax_gpu_driver()->SynchronizeStream(stream.stream), 0);
+  stream.Synchronize();
   full = true;
   CHECK(Allocated(&gpu, stream, size_t{1} << 20) == nullptr);
   CHECK(Allocated(&gpu, stream, 1000) == first);

@@ -22,15 +22,10 @@ using gpu::Gpu;
 
 struct Setting {
   explicit Setting(const kernels::Driver* driver = fastjax_gpu_driver()) : gpu(std::make_unique<Gpu>(driver)) {
-    CHECK_EQ(fastjax_gpu_driver()->CreateStream(&caller.stream), 0);
+    caller.stream = own.stream;
   }
-  ~Setting() {
-    gpu = nullptr;
-    fastjax_gpu_driver()->DestroyStream(caller.stream);
-  }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
 
+  OwnStream own;
   std::unique_ptr<Gpu> gpu;
   Caller caller;
 };

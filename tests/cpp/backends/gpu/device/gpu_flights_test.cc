@@ -19,34 +19,27 @@ const kernels::Driver& Driver() { return *fastjax_gpu_driver(); }
 
 // One device: XLA's stream, the one for exchanges, and addresses that arrays might have.
 struct Device {
-  Device() {
-    CHECK_EQ(Driver().CreateStream(&xla), 0);
-    CHECK(gpu.SideStream(0, Beside::kExchanges, &exchanges).ok());
-  }
-  ~Device() { Driver().DestroyStream(xla); }
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
+  Device() { CHECK(gpu.SideStream(0, Beside::kExchanges, &exchanges).ok()); }
 
   // Starts an exchange of run `run` that lasts until `computation` is let go.
   void Start(const void* rows, Computation* computation, int64_t run = 1) {
-    const auto last = [](void* data) { static_cast<Computation*>(data)->Run(); };
-    CHECK_EQ(Driver().CallHost(exchanges, last, computation), 0);
+    computation->PutOn(exchanges);
     CHECK(gpu.AddFlight(0, rows, Flight{run, {&arrays[0], nullptr}, nullptr}).ok());
   }
-  Status Done(const void* rows) { return gpu.EndFlight(0, rows, {rows, &arrays[0]}, xla); }
+  Status Done(const void* rows) { return gpu.EndFlight(0, rows, {rows, &arrays[0]}, xla.stream); }
   // Whether XLA's stream is held up now.
   bool Waits() {
     kernels::Event event = nullptr;
     int reached = 0;
     CHECK(gpu.TakeEvent(0, &event).ok());
-    CHECK_EQ(Driver().RecordEvent(event, xla), 0);
+    CHECK_EQ(Driver().RecordEvent(event, xla.stream), 0);
     CHECK_EQ(Driver().QueryEvent(event, &reached), 0);
     gpu.ReturnEvent(0, event);
     return reached == 0;
   }
 
   Gpu gpu{fastjax_gpu_driver()};
-  kernels::Stream xla = nullptr;
+  OwnStream xla;
   kernels::Stream exchanges = nullptr;
   std::byte arrays[4] = {};
 };
@@ -58,11 +51,11 @@ TEST(DoneWaitsForItsOwn) {
   device.Start(&device.arrays[2], &second);
   first.LetGo();
   CHECK(device.Done(&device.arrays[1]).ok());
-  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  device.xla.Synchronize();
   CHECK(device.Done(&device.arrays[2]).ok());
   CHECK(device.Waits());
   second.LetGo();
-  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  device.xla.Synchronize();
   CHECK_CONTAINS(device.Done(&device.arrays[2]).message, "no exchange of emulated device 0");
 }
 
@@ -76,7 +69,7 @@ TEST(TheSameAddressAgain) {
   CHECK(device.Done(&device.arrays[1]).ok());
   CHECK(device.Waits());
   second.LetGo();
-  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  device.xla.Synchronize();
 }
 
 // Exchanges without rows have no address: each done waits for all of them so far.
@@ -90,7 +83,7 @@ TEST(WithoutRows) {
   CHECK(device.Waits());
   second.LetGo();
   CHECK(device.Done(nullptr).ok());
-  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  device.xla.Synchronize();
 }
 
 TEST(OperandsThatAreNotKept) {
@@ -98,7 +91,7 @@ TEST(OperandsThatAreNotKept) {
   Computation computation;
   device.Start(&device.arrays[1], &computation);
   computation.LetGo();
-  const Status status = device.gpu.EndFlight(0, &device.arrays[1], {&device.arrays[2]}, device.xla);
+  const Status status = device.gpu.EndFlight(0, &device.arrays[1], {&device.arrays[2]}, device.xla.stream);
   CHECK_CONTAINS(status.message, "has not kept the operands");
   CHECK_EQ(Driver().SynchronizeStream(device.exchanges), 0);
 }
@@ -114,7 +107,7 @@ TEST(Failure) {
   CHECK(device.Done(&device.arrays[2]).ok());
   CHECK(device.Waits());
   other.LetGo();
-  CHECK_EQ(Driver().SynchronizeStream(device.xla), 0);
+  device.xla.Synchronize();
   CHECK(!device.Done(&device.arrays[1]).ok());
 }
 

@@ -266,13 +266,11 @@ class Process {
         rank_(rank),
         gpu_(LastingGpu(DriverWithoutPeers())),
         fabric_(gpu_, FakeLibrary(), std::move(id_exchange)),
+        stream_(rank),
         out_(1024, std::byte(rank)),
         in_(1024) {
-    fastjax_gpu_driver()->SetDevice(rank);
-    fastjax_gpu_driver()->CreateStream(&stream_);
-    fastjax_gpu_driver()->SetDevice(0);
     caller_.device = rank;
-    caller_.stream = stream_;
+    caller_.stream = stream_.stream;
     layout_.call_of.assign(static_cast<size_t>(site->group_size), -1);
     layout_.call_of[static_cast<size_t>(rank)] = 0;
     layout_.domain_of.assign(static_cast<size_t>(site->group_size), 0);
@@ -282,7 +280,6 @@ class Process {
     LetGo();
     channel_.reset();
     Synchronize();  // what is queued still writes the buffers, also where it has been given up
-    fastjax_gpu_driver()->DestroyStream(stream_);
   }
 
   // Swaps memory with another process.
@@ -297,30 +294,18 @@ class Process {
     if (!status.ok()) return status;
     const MessageEnd messages[] = {{true, rank_, peer, 0, out_.data(), 1024, 2},
                                    {false, rank_, peer, 0, in_.data(), 1024, 2}};
-    return channel_->Move(messages, 2, {stream_});
+    return channel_->Move(messages, 2, {stream_.stream});
   }
   void Synchronize() {
     fastjax_gpu_driver()->SetDevice(rank_);
-    fastjax_gpu_driver()->SynchronizeStream(stream_);
+    stream_.Synchronize();
   }
   bool Got(int32_t peer) const { return in_ == std::vector<std::byte>(1024, std::byte(peer)); }
 
   // The stream computes until it is let go.
-  void Compute() {
-    computes_ = true;
-    fastjax_gpu_driver()->CallHost(
-        stream_,
-        [](void* data) {
-          auto* const self = static_cast<Process*>(data);
-          std::unique_lock<std::mutex> lock(self->mutex_);
-          self->changed_.wait(lock, [self] { return !self->computes_; });
-        },
-        this);
-  }
+  void Compute() { computations_.emplace_back(std::make_unique<Computation>())->PutOn(stream_.stream); }
   void LetGo() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    computes_ = false;
-    changed_.notify_all();
+    for (const auto& computation : computations_) computation->LetGo();
   }
   void Close() { channel_.reset(); }
 
@@ -330,14 +315,12 @@ class Process {
   const std::shared_ptr<gpu::Gpu> gpu_;
   NcclFabric fabric_;
   std::shared_ptr<Channel> channel_;
+  std::vector<std::unique_ptr<Computation>> computations_;
+  OwnStream stream_;
   std::vector<std::byte> out_;
   std::vector<std::byte> in_;
-  kernels::Stream stream_ = nullptr;
   Caller caller_;
   Layout layout_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool computes_ = false;
 };
 
 struct Pair {

@@ -75,16 +75,12 @@ TEST(Poll) {
 class Process {
  public:
   Process(const Library* library, const UniqueId& id, int32_t rank)
-      : rank_(rank), gpu_(LastingGpu(DriverWithoutPeers())) {
-    fastjax_gpu_driver()->SetDevice(rank);
-    fastjax_gpu_driver()->CreateStream(&stream_);
+      : rank_(rank), gpu_(LastingGpu(DriverWithoutPeers())), stream_(rank) {
     CHECK_EQ(Communicators::Make(library, gpu_, 2, {{rank, rank}}, id, 1000, &communicators_, &counter_).message, "");
   }
   ~Process() {
     communicators_.reset();  // which gives up what is on the stream
-    fastjax_gpu_driver()->SetDevice(rank_);
-    fastjax_gpu_driver()->SynchronizeStream(stream_);
-    fastjax_gpu_driver()->DestroyStream(stream_);
+    stream_.Synchronize();
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -93,7 +89,7 @@ class Process {
     const auto bytes = static_cast<int64_t>(out_.size());
     const MessageEnd messages[] = {{true, rank_, 1 - rank_, 0, out_.data(), bytes, 0},
                                    {false, rank_, 1 - rank_, 0, in_.data(), bytes, 0}};
-    return communicators_->Move(messages, 2, {stream_}, timeout_ms);
+    return communicators_->Move(messages, 2, {stream_.stream}, timeout_ms);
   }
   void Close() { communicators_->Close(); }
   Counter& counter() { return counter_; }
@@ -103,7 +99,7 @@ class Process {
   const std::shared_ptr<gpu::Gpu> gpu_;
   Counter counter_;
   std::unique_ptr<Communicators> communicators_;
-  kernels::Stream stream_ = nullptr;
+  const OwnStream stream_;
   std::vector<std::byte> out_ = std::vector<std::byte>(100);
   std::vector<std::byte> in_ = std::vector<std::byte>(100);
 };
