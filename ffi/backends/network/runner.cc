@@ -22,6 +22,10 @@ using std::chrono::steady_clock;
 
 namespace {
 
+// How long requests of an exchange that was given up may take to end by themselves. The other processes, which are
+// told, end them.
+constexpr std::chrono::milliseconds kGrace{500};
+
 // Serializes the tasks of all runners once the transport's thread, on which they would run, has ended.
 struct TransportEnded {
   std::mutex mutex;
@@ -90,7 +94,7 @@ void Runner::Advance(int32_t queue) {
     const Round& round = schedule_->rounds()[all.first_round + cursor.next];
     const Action action = schedule_->steps()[round.first_step].action;
     if (action == Action::kCopy) return;
-    if (cursor.open >= (action == Action::kSend ? limits_.send_stages : limits_.receive_stages)) return;
+    if (cursor.open >= kWindow) return;
     if (round.waits >= 0 && missing_[round.waits] > 0) return;
     ++cursor.next;
     ++cursor.open;
@@ -238,7 +242,7 @@ void Runner::FailStep(const Step& step, const Status& status) {
 }
 
 void Runner::Tick(steady_clock::time_point now) {
-  if (!running_ || failure_.ok() || disconnected_ || now - failed_at_ < limits_.grace) return;
+  if (!running_ || failure_.ok() || disconnected_ || now - failed_at_ < kGrace) return;
   disconnected_ = true;
   for (size_t process = 0; process < begun_.size(); ++process) {
     if (begun_[process] > 0) transport_->Disconnect(static_cast<int32_t>(process));

@@ -16,16 +16,6 @@
 
 namespace fastjax::network {
 
-// The most stages that a device may have in flight. A receiver's window is the credit of its senders: large messages
-// wait at their sender until the receiver asks for them (docs/design/network.md).
-struct Limits {
-  int32_t send_stages = 4;
-  int32_t receive_stages = 4;
-  // How long requests of an exchange that was given up may take to end by themselves. The other processes, which are
-  // told, end them.
-  std::chrono::milliseconds grace{500};
-};
-
 // Returns the window of a call site's sends (Listener::window).
 int64_t WindowOf(const CallSite& site);
 
@@ -33,7 +23,9 @@ int64_t WindowOf(const CallSite& site);
 // Start and `done`.
 class Runner final : public Listener {
  public:
-  explicit Runner(Limits limits = {}) : limits_(limits) {}
+  // The most stages that a device may have in flight. A receiver's window is the credit of its senders: large messages
+  // wait at their sender until the receiver asks for them (docs/design/network.md).
+  static constexpr int32_t kWindow = 4;
 
   // `exchange_tag` makes the upper 48 bits of all tags. Runners of a lower `order` go first. `done` is called exactly
   // once, on the transport's thread, from within no call of the runner's, when nothing reads or writes the schedule's
@@ -122,7 +114,6 @@ class Runner final : public Listener {
   std::string DeviceName(int32_t rank) const;
   int32_t ProcessOf(const Step& step) const;
 
-  const Limits limits_;
   Transport* transport_ = nullptr;
   const CallSite* site_ = nullptr;
   int32_t group_ = 0;

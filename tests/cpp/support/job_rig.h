@@ -22,7 +22,7 @@ struct Processes {
 
   // `make`: what a process uses instead of its network backend alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
-      : own(std::make_unique<LoopbackNetwork>(LoopbackOptions{count, 64, true, seed})), network(*own) {
+      : own(std::make_unique<LoopbackNetwork>(count, seed)), network(*own) {
     for (int32_t p = 0; p < count; ++p) {
       // The network owns its transports.
       auto process_group =
@@ -45,13 +45,16 @@ struct Processes {
 // One call site of a program, in every process: each has planned for itself.
 class Everywhere final : public Exchange {
  public:
-  Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig)
+  // What a process plans by, where the exchange plans itself.
+  using PlanOf = std::function<SliceFunction(size_t process, SliceFunction plan)>;
+
+  Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig,
+             const PlanOf& plan_of = nullptr)
       : site_(std::move(site)) {
     for (auto& backend : processes->backends) {
       ExchangeOptions options = rig.exchange;
-      if (rig.exchange.plan) {
-        options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
-      }
+      if (rig.exchange.plan) options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
+      if (plan_of) options.plan = plan_of(exchanges_.size(), std::move(options.plan));
       exchanges_.push_back(backend->OpenExchange(site_, options));
     }
   }

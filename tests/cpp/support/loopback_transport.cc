@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <map>
+#include <future>
 #include <utility>
 
 #include "support/check.h"
@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{20};
+constexpr size_t kEagerBytes = 64;  // a send of more waits for its receive
 
 size_t Bytes(const Iov* iovs, int32_t count) {
   size_t bytes = 0;
@@ -22,7 +23,6 @@ size_t Bytes(const Iov* iovs, int32_t count) {
   return bytes;
 }
 
-// Byte by byte where iovs do not agree: no cleverness that could hide a mistake of the code under test.
 void Gather(const Iov* iovs, int32_t count, std::vector<std::byte>* out) {
   for (int32_t i = 0; i < count; ++i) {
     const auto* data = static_cast<const std::byte*>(iovs[i].data);
@@ -52,8 +52,8 @@ struct LoopbackNetwork::Request {
   size_t bytes;  // of the iovs
   Listener* listener;
   int64_t cookie;
+  bool held;
   bool ended = false;
-  bool frozen = false;
 };
 
 // A message in flight, in the node of its receiver.
@@ -66,25 +66,19 @@ struct LoopbackNetwork::Flight {
 };
 
 struct LoopbackNetwork::Node {
-  struct Ended {
-    Listener* listener;
-    int64_t cookie;
-    Status status;
-  };
-  // A message, or news.
-  struct Arrived {
-    enum class Kind : uint8_t { kMessage, kLost, kRenewed } kind;
-    int32_t process;
-    std::vector<std::byte> data;
-    Status news;
+  // A message, or what became of a connection.
+  struct News {
+    int32_t from;
+    bool is_message;
+    std::function<void(Handler*)> tell;
   };
   int32_t process = 0;
   std::unique_ptr<LoopbackTransport> transport;
   std::thread thread;
   std::condition_variable wake;
-  std::deque<std::function<void()>> tasks;
-  std::deque<Arrived> messages;
-  std::deque<Ended> ended;
+  std::deque<Task> tasks;
+  std::deque<News> news;
+  std::deque<Task> ended;                        // what listeners are to be told, in any order
   std::list<std::shared_ptr<Request>> receives;  // not met
   std::deque<Flight> unexpected;
   std::deque<Flight> met;
@@ -97,6 +91,11 @@ struct LoopbackNetwork::Node {
   bool closing = false;
   bool closed = false;
   steady_clock::time_point ticked = steady_clock::now();
+
+  void Tell(int32_t from, bool is_message, std::function<void(Handler*)> tell) {
+    news.push_back({from, is_message, std::move(tell)});
+    wake.notify_one();
+  }
 };
 
 class LoopbackNetwork::LoopbackTransport final : public Transport {
@@ -104,12 +103,12 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
   LoopbackTransport(LoopbackNetwork* network, int32_t process) : network_(*network), process_(process) {}
 
   int32_t process() const override { return process_; }
-  int32_t processes() const override { return network_.options_.processes; }
+  int32_t processes() const override { return static_cast<int32_t>(network_.nodes_.size()); }
   void SetHandler(Handler* handler) override {
     const std::lock_guard<std::mutex> lock(network_.mutex_);
     node().handler = handler;
   }
-  bool Post(std::function<void()> task) override {
+  bool Post(Task task) override {
     const std::lock_guard<std::mutex> lock(network_.mutex_);
     if (node().closed) return false;
     node().tasks.push_back(std::move(task));
@@ -126,23 +125,22 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
   }
 
   void SendMessage(int32_t process, const void* data, size_t bytes) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     if (!network_.Reaches(process_, process)) return;
     const auto* begin = static_cast<const std::byte*>(data);
-    Node& to = *network_.nodes_[process];
-    to.messages.push_back({Node::Arrived::Kind::kMessage, process_, std::vector<std::byte>(begin, begin + bytes), {}});
-    to.wake.notify_one();
+    network_.nodes_[process]->Tell(
+        process_, true, [from = process_, copy = std::vector<std::byte>(begin, begin + bytes)](Handler* handler) {
+          handler->OnMessage(from, copy.data(), copy.size());
+        });
   }
 
   void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
             int64_t cookie) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     Flight flight;
     flight.send = Open(true, route, tag, iovs, count, listener, cookie);
     flight.damage = std::exchange(node().damage_next, 0);
-    flight.is_eager = flight.send->bytes <= network_.options_.eager_bytes;
+    flight.is_eager = flight.send->bytes <= kEagerBytes;
     if (flight.is_eager) {
       Gather(iovs, count, &flight.eager);
       network_.End(flight.send, Status::Ok());
@@ -155,21 +153,17 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
     }
     to.unexpected.push_back(std::move(flight));
     network_.Meet(&to);
-    to.wake.notify_one();
   }
 
   void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                int64_t cookie) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     node().receives.push_back(Open(false, route, tag, iovs, count, listener, cookie));
     network_.Meet(&node());
-    node().wake.notify_one();
   }
 
   void Cancel(Listener* listener) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     node().receives.remove_if([&](const auto& request) {
       if (request->listener != listener) return false;
       network_.End(request, Status::Unavailable("cancelled"));
@@ -178,34 +172,32 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
   }
 
   void Disconnect(int32_t process) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     ++network_.disconnects_;
     node().silent[static_cast<size_t>(process)] = false;
     const bool reaches = network_.Reaches(process_, process);
     network_.EndAllBetween(process_, process, "disconnected", reaches);
     if (!reaches) return;
-    network_.Tell(&node(), process, Status::Ok(), true);
-    network_.Tell(network_.nodes_[process].get(), process_, Status::Unavailable(Describe(process_) + " disconnected"),
-                  true);
+    node().Tell(process, false, [process](Handler* handler) { handler->OnRenewed(process, Status::Ok()); });
+    network_.nodes_[process]->Tell(process_, false,
+                                   [from = process_, why = Describe(process_) + " disconnected"](Handler* handler) {
+                                     handler->OnRenewed(from, Status::Unavailable(why));
+                                   });
   }
 
   void Probe(int32_t process) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     ++network_.probes_;
     node().silent[static_cast<size_t>(process)] = !network_.Reaches(process_, process);
   }
 
   bool Silent(int32_t process) const override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     return node().silent[static_cast<size_t>(process)];
   }
 
   void Drop(uint64_t tag, uint64_t mask) override {
-    CheckThread();
-    const std::lock_guard<std::mutex> lock(network_.mutex_);
+    const auto lock = Lock();
     node().dropped.emplace_back(tag, mask);
     auto& unexpected = node().unexpected;
     for (auto it = unexpected.begin(); it != unexpected.end();) {
@@ -220,12 +212,16 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
 
  private:
   Node& node() const { return *network_.nodes_[process_]; }
-  void CheckThread() const { CHECK(std::this_thread::get_id() == node().thread.get_id()); }
+  // Of methods that only the transport's thread may call.
+  std::unique_lock<std::mutex> Lock() const {
+    CHECK(std::this_thread::get_id() == node().thread.get_id());
+    return std::unique_lock<std::mutex>(network_.mutex_);
+  }
   std::shared_ptr<Request> Open(bool sends, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
                                 Listener* listener, int64_t cookie) {
     CHECK_NE(route.process, process_);
     auto request = std::make_shared<Request>(
-        Request{process_, sends, route, tag, iovs, count, Bytes(iovs, count), listener, cookie});
+        Request{process_, sends, route, tag, iovs, count, Bytes(iovs, count), listener, cookie, network_.hold_});
     node().open.push_back(request);
     const int64_t of_rail = std::count_if(node().open.begin(), node().open.end(), [&](const auto& other) {
       return other->sends == sends && other->route.local_rail == route.local_rail;
@@ -239,16 +235,16 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
   const int32_t process_;
 };
 
-LoopbackNetwork::LoopbackNetwork(const LoopbackOptions& options)
-    : options_(options), random_(options.seed), cut_(static_cast<size_t>(options.processes), false) {
-  for (int32_t process = 0; process < options.processes; ++process) {
+LoopbackNetwork::LoopbackNetwork(int32_t processes, uint64_t seed)
+    : random_(seed), cut_(static_cast<size_t>(processes), false) {
+  for (int32_t process = 0; process < processes; ++process) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->process = process;
-    nodes_.back()->silent.resize(static_cast<size_t>(options.processes), false);
+    nodes_.back()->silent.resize(static_cast<size_t>(processes), false);
     nodes_.back()->transport = std::make_unique<LoopbackTransport>(this, process);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& node : nodes_) node->thread = std::thread([this, at = node->process] { Loop(at); });
+  for (const auto& node : nodes_) node->thread = std::thread([this, at = node.get()] { Loop(at); });
 }
 
 LoopbackNetwork::~LoopbackNetwork() {
@@ -263,22 +259,16 @@ LoopbackNetwork::~LoopbackNetwork() {
 Transport* LoopbackNetwork::transport(int32_t process) { return nodes_[process]->transport.get(); }
 
 void LoopbackNetwork::RunOn(int32_t process, const std::function<void()>& task) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool ran = false;
+  std::promise<void> ran;
   const bool posted = transport(process)->Post([&] {
     task();
-    const std::lock_guard<std::mutex> lock(mutex);
-    ran = true;
-    changed.notify_all();
+    ran.set_value();
   });
   if (!posted) return task();
-  std::unique_lock<std::mutex> lock(mutex);
-  changed.wait(lock, [&] { return ran; });
+  ran.get_future().wait();
 }
 
-void LoopbackNetwork::Loop(int32_t process) {
-  Node* const node = nodes_[process].get();
+void LoopbackNetwork::Loop(Node* node) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     while (!stopping_ && LoopOnce(node, &lock)) {
@@ -290,22 +280,17 @@ void LoopbackNetwork::Loop(int32_t process) {
 // Does one thing, any of those there are; false when there is nothing to do.
 bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
   const auto now = steady_clock::now();
-  if (now - node->ticked >= kTick) {
+  if (ticking_ && node->handler != nullptr && now - node->ticked >= kTick) {
     node->ticked = now;
-    if (crawl_) TellMoved(node->process, lock);
-    if (Handler* const handler = node->handler; handler != nullptr) {
-      lock->unlock();
-      handler->OnTick(now);
-      lock->lock();
-    }
+    lock->unlock();
+    node->handler->OnTick(now);
+    lock->lock();
   }
   std::vector<size_t> arriving;
-  for (size_t i = 0; i < node->met.size() && !hold_; ++i) {
-    if (Reaches(node->met[i].send->process, node->process) && !IsFrozen(node->met[i])) arriving.push_back(i);
-    if (!options_.reorder && !arriving.empty()) break;
+  for (size_t i = 0; i < node->met.size(); ++i) {
+    if (MayArrive(node->met[i])) arriving.push_back(i);
   }
-  const size_t kinds[] = {arriving.size(), node->ended.size(), node->tasks.size(),
-                          node->handler == nullptr ? 0 : node->messages.size()};
+  const size_t kinds[] = {arriving.size(), node->ended.size(), node->tasks.size(), node->news.size()};
   size_t kind = random_() % 4;
   for (size_t tries = 0; tries < 4 && kinds[kind] == 0; ++tries) kind = (kind + 1) % 4;
   if (kinds[kind] == 0) {
@@ -316,22 +301,15 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
     Unpack(node, arriving[random_() % arriving.size()]);
     return true;
   }
-  std::function<void()> task;
-  if (kind == 1) {
-    const size_t at = options_.reorder ? random_() % node->ended.size() : 0;
-    const Node::Ended ended = node->ended[at];
-    node->ended.erase(node->ended.begin() + static_cast<std::ptrdiff_t>(at));
-    task = [ended] { ended.listener->OnDone(ended.cookie, ended.status); };
-  } else if (kind == 2) {
-    task = std::move(node->tasks.front());
-    node->tasks.pop_front();
+  Task task;
+  if (kind == 3) {
+    task = [handler = node->handler, tell = std::move(node->news.front().tell)] { tell(handler); };
+    node->news.pop_front();
   } else {
-    task = [handler = node->handler, arrived = std::move(node->messages.front())] {
-      if (arrived.kind == Node::Arrived::Kind::kLost) return handler->OnLost(arrived.process, arrived.news);
-      if (arrived.kind == Node::Arrived::Kind::kRenewed) return handler->OnRenewed(arrived.process, arrived.news);
-      handler->OnMessage(arrived.process, arrived.data.data(), arrived.data.size());
-    };
-    node->messages.pop_front();
+    std::deque<Task>* const tasks = kind == 1 ? &node->ended : &node->tasks;
+    if (kind == 1) std::swap(tasks->front(), (*tasks)[random_() % tasks->size()]);
+    task = std::move(tasks->front());
+    tasks->pop_front();
   }
   node->busy = true;
   lock->unlock();
@@ -342,19 +320,8 @@ bool LoopbackNetwork::LoopOnce(Node* node, std::unique_lock<std::mutex>* lock) {
   return true;
 }
 
-// Tells the process's listeners, on its thread, of what is in flight.
-void LoopbackNetwork::TellMoved(int32_t process, std::unique_lock<std::mutex>* lock) {
-  std::vector<std::pair<Listener*, int64_t>> moved;
-  for (const auto& node : nodes_) {
-    for (const Flight& flight : node->met) {
-      for (const auto& request : {flight.send, flight.receive}) {
-        if (request->process == process && !request->ended) moved.emplace_back(request->listener, request->cookie);
-      }
-    }
-  }
-  lock->unlock();
-  for (const auto& [listener, cookie] : moved) listener->OnMoved(cookie);
-  lock->lock();
+bool LoopbackNetwork::MayArrive(const Flight& flight) const {
+  return Reaches(flight.send->process, flight.receive->process) && !flight.send->held && !flight.receive->held;
 }
 
 // Brings sends and receives of one tag together, in order.
@@ -377,6 +344,7 @@ void LoopbackNetwork::Meet(Node* node) {
     node->met.push_back(std::move(*it));
     it = node->unexpected.erase(it);
   }
+  node->wake.notify_one();
 }
 
 void LoopbackNetwork::Unpack(Node* node, size_t index) {
@@ -395,41 +363,32 @@ void LoopbackNetwork::Unpack(Node* node, size_t index) {
   End(flight.send, Status::Ok());
 }
 
-void LoopbackNetwork::End(const std::shared_ptr<Request>& request, Status status) {
+void LoopbackNetwork::End(const std::shared_ptr<Request>& request, const Status& status) {
   if (request->ended) return;
   request->ended = true;
   Node& node = *nodes_[request->process];
   node.open.erase(std::find(node.open.begin(), node.open.end(), request));
-  node.ended.push_back({request->listener, request->cookie, std::move(status)});
+  node.ended.push_back([request, status] { request->listener->OnDone(request->cookie, status); });
   node.wake.notify_one();
-}
-
-void LoopbackNetwork::Tell(Node* node, int32_t process, Status news, bool renewed) {
-  const auto kind = renewed ? Node::Arrived::Kind::kRenewed : Node::Arrived::Kind::kLost;
-  node->messages.push_back({kind, process, {}, std::move(news)});
-  node->wake.notify_one();
 }
 
 // Messages that have not been delivered are lost.
 void LoopbackNetwork::EndAllBetween(int32_t a, int32_t b, const std::string& why, bool both_sides) {
+  const auto erase = [](auto* from, const auto& condition) {
+    from->erase(std::remove_if(from->begin(), from->end(), condition), from->end());
+  };
   for (const auto& [here, there] : {std::pair{a, b}, std::pair{b, a}}) {
     Node& node = *nodes_[here];
-    // What was in flight from there to here.
     const auto from_there = [there = there](const Flight& flight) { return flight.send->process == there; };
-    for (auto* flights : {&node.unexpected, &node.met}) {
-      flights->erase(std::remove_if(flights->begin(), flights->end(), from_there), flights->end());
-    }
-    const auto message_from_there = [there = there](const Node::Arrived& arrived) {
-      return arrived.kind == Node::Arrived::Kind::kMessage && arrived.process == there;
-    };
-    node.messages.erase(std::remove_if(node.messages.begin(), node.messages.end(), message_from_there),
-                        node.messages.end());
+    erase(&node.unexpected, from_there);
+    erase(&node.met, from_there);
+    erase(&node.news, [there = there](const Node::News& news) { return news.is_message && news.from == there; });
     if (here == b && !both_sides) continue;
     const auto open = node.open;
     for (const auto& request : open) {
       if (request->route.process != there) continue;
       node.receives.remove(request);
-      End(request, Status::Unavailable(nodes_[here]->transport->Describe(there) + " is gone: " + why));
+      End(request, Status::Unavailable(node.transport->Describe(there) + " is gone: " + why));
     }
   }
 }
@@ -445,16 +404,16 @@ void LoopbackNetwork::Kill(int32_t process) {
   for (const auto& node : nodes_) {
     if (node->process == process) continue;
     EndAllBetween(node->process, process, "killed", false);
-    Tell(node.get(), process, Status::Unavailable(node->transport->Describe(process) + " is gone: killed"), false);
+    node->Tell(process, false, [process, why = node->transport->Describe(process) + " is gone: killed"](Handler* to) {
+      to->OnLost(process, Status::Unavailable(why));
+    });
   }
 }
 
 void LoopbackNetwork::Close(int32_t process) {
   Node& node = *nodes_[process];
   const Status why = Status::Unavailable(node.transport->Describe(process) + " closes its network");
-  RunOn(process, [&] {
-    if (node.handler != nullptr) node.handler->OnClosed(why);
-  });
+  RunOn(process, [&] { node.handler->OnClosed(why); });
   std::unique_lock<std::mutex> lock(mutex_);
   const auto open = node.open;
   for (const auto& request : open) {
@@ -472,27 +431,36 @@ void LoopbackNetwork::Close(int32_t process) {
 void LoopbackNetwork::Hold(bool hold) {
   const std::lock_guard<std::mutex> lock(mutex_);
   hold_ = hold;
-  for (const auto& node : nodes_) node->wake.notify_one();
 }
 
-bool LoopbackNetwork::IsFrozen(const Flight& flight) {
-  return flight.send->frozen || (flight.receive != nullptr && flight.receive->frozen);
-}
-
-void LoopbackNetwork::Freeze(bool freeze) {
+void LoopbackNetwork::LetGo() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  hold_ = false;
   for (const auto& node : nodes_) {
-    for (const auto& request : node->open) request->frozen = freeze;
-    for (const auto* flights : {&node->unexpected, &node->met}) {
-      for (const Flight& flight : *flights) flight.send->frozen = freeze;
+    for (auto* flights : {&node->unexpected, &node->met}) {
+      for (const Flight& flight : *flights) flight.send->held = false;
     }
+    for (const auto& request : node->open) request->held = false;
     node->wake.notify_one();
   }
 }
 
-void LoopbackNetwork::Crawl(bool crawl) {
+void LoopbackNetwork::Crawl() {
+  for (const auto& node : nodes_) {
+    RunOn(node->process, [&] {
+      std::vector<std::shared_ptr<Request>> open;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        open = node->open;
+      }
+      for (const auto& request : open) request->listener->OnMoved(request->cookie);
+    });
+  }
+}
+
+void LoopbackNetwork::SetTicking(bool ticking) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  crawl_ = crawl;
+  ticking_ = ticking;
 }
 
 void LoopbackNetwork::DamageNext(int32_t process, int64_t bytes) {
@@ -501,8 +469,9 @@ void LoopbackNetwork::DamageNext(int32_t process, int64_t bytes) {
 }
 
 void LoopbackNetwork::WaitQuiet() {
-  const auto quiet = [](const auto& node) {
-    return node->tasks.empty() && node->messages.empty() && node->ended.empty() && !node->busy;
+  const auto quiet = [this](const auto& node) {
+    return node->tasks.empty() && node->news.empty() && node->ended.empty() && !node->busy &&
+           std::none_of(node->met.begin(), node->met.end(), [this](const Flight& each) { return MayArrive(each); });
   };
   std::unique_lock<std::mutex> lock(mutex_);
   while (!std::all_of(nodes_.begin(), nodes_.end(), quiet)) {
@@ -512,12 +481,10 @@ void LoopbackNetwork::WaitQuiet() {
   }
 }
 
-int64_t LoopbackNetwork::OpenRequests(int32_t process) {
+int64_t LoopbackNetwork::OpenRequests() {
   const std::lock_guard<std::mutex> lock(mutex_);
   int64_t open = 0;
-  for (const auto& node : nodes_) {
-    if (process < 0 || node->process == process) open += static_cast<int64_t>(node->open.size());
-  }
+  for (const auto& node : nodes_) open += static_cast<int64_t>(node->open.size());
   return open;
 }
 

@@ -21,18 +21,11 @@
 
 namespace fastjax::test {
 
-struct LoopbackOptions {
-  int32_t processes = 2;
-  size_t eager_bytes = 64;  // a send of more waits for its receive
-  bool reorder = true;      // whatever transport.h does not order happens in any order
-  uint64_t seed = 1;
-};
-
 // Behaves as transport.h says; in what that leaves open, as unkindly as it can: tags alone match, rows move long after
 // sends and receives have met, requests end in any order.
 class LoopbackNetwork {
  public:
-  explicit LoopbackNetwork(const LoopbackOptions& options);
+  LoopbackNetwork(int32_t processes, uint64_t seed);
   ~LoopbackNetwork();
   LoopbackNetwork(const LoopbackNetwork&) = delete;
   LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
@@ -47,20 +40,21 @@ class LoopbackNetwork {
   void Kill(int32_t process);
   // As the transport does when its process ends; returns when nothing can be posted there any more.
   void Close(int32_t process);
-  // Rows stay where they are until they are let go: requests meet, and do not end.
+  // Requests that are made while this holds meet, and do not end before they are let go.
   void Hold(bool hold);
-  // Requests that are open now, and what they meet, stay where they are until they are thawed; later ones go on.
-  void Freeze(bool freeze);
-  // What is held moves all the same, without arriving.
-  void Crawl(bool crawl);
+  void LetGo();
+  // Says of what is in flight that it moves.
+  void Crawl();
+  // Whether handlers get ticks by the clock, which they do unless told otherwise.
+  void SetTicking(bool ticking);
   // The next message that the process sends is by so many bytes longer (or shorter) than its iovs.
   void DamageNext(int32_t process, int64_t bytes);
 
   // Returns when nobody has anything left to be told.
   void WaitQuiet();
 
-  // Requests that have not ended, of all processes or one.
-  int64_t OpenRequests(int32_t process = -1);
+  // Requests that have not ended.
+  int64_t OpenRequests();
   int64_t disconnects() const { return disconnects_; }
   int64_t probes() const { return probes_; }
   // The most requests of any device that had not ended at once.
@@ -72,24 +66,22 @@ class LoopbackNetwork {
   struct Request;
   struct Flight;
   struct Node;
+  using Task = std::function<void()>;
 
-  void Loop(int32_t process);
+  void Loop(Node* node);
   bool LoopOnce(Node* node, std::unique_lock<std::mutex>* lock);
+  bool MayArrive(const Flight& flight) const;
   void Meet(Node* node);
   void Unpack(Node* node, size_t index);
-  void TellMoved(int32_t process, std::unique_lock<std::mutex>* lock);
-  void End(const std::shared_ptr<Request>& request, Status status);
-  void Tell(Node* node, int32_t process, Status news, bool renewed);
+  void End(const std::shared_ptr<Request>& request, const Status& status);
   void EndAllBetween(int32_t a, int32_t b, const std::string& why, bool both_sides);
   bool Reaches(int32_t a, int32_t b) const { return !cut_[a] && !cut_[b]; }
-  static bool IsFrozen(const Flight& flight);
 
-  const LoopbackOptions options_;
   std::mutex mutex_;
   std::mt19937_64 random_;
   bool stopping_ = false;
   bool hold_ = false;
-  bool crawl_ = false;
+  bool ticking_ = true;
   std::vector<bool> cut_;
   std::atomic<int64_t> disconnects_{0}, probes_{0};
   std::atomic<int64_t> most_[2] = {};

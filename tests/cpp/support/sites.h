@@ -52,6 +52,36 @@ inline std::shared_ptr<CallSite> MakeSite(int32_t groups, int32_t group_size, in
   return site;
 }
 
+// Which processes devices belong to.
+enum class Owners : uint8_t {
+  kServers,  // processes are servers
+  kPairs,    // two servers a process, where there are more than two
+  kHalves,   // two processes a server, where it has two devices
+  kAny,      // dealt at random
+};
+
+// Gives every partition of the site a process, and rails in order; returns the number of processes.
+inline int32_t Deal(Owners owners, int32_t devices_per_server, std::mt19937_64* random, CallSite* site) {
+  const int32_t servers = std::max(1, site->group_size / devices_per_server);
+  const int32_t any = 2 + static_cast<int32_t>((*random)() % 3);
+  int32_t processes = 0;
+  for (int32_t partition = 0; partition < site->partitions(); ++partition) {
+    const int32_t rank = site->rank_of[site->position_of[partition]];
+    const int32_t server = rank / devices_per_server;
+    int32_t owner = server;
+    if (owners == Owners::kPairs && servers > 2) owner = server / 2;
+    if (owners == Owners::kHalves && devices_per_server > 1) {
+      owner = 2 * server + (2 * (rank % devices_per_server) >= devices_per_server ? 1 : 0);
+    }
+    if (owners == Owners::kAny) owner = static_cast<int32_t>((*random)() % static_cast<uint64_t>(any));
+    site->process_of.push_back(owner);
+    processes = std::max(processes, owner + 1);
+  }
+  std::vector<int32_t> rails(static_cast<size_t>(processes), 0);
+  for (const int32_t owner : site->process_of) site->rail_of.push_back(rails[owner]++);
+  return processes;
+}
+
 }  // namespace fastjax::test
 
 #endif  // FASTJAX_TESTS_CPP_SUPPORT_SITES_H_

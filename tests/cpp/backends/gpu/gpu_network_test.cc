@@ -17,7 +17,6 @@
 #include "support/gpu/gpu_rig.h"
 #include "support/gpu/nccl_rig.h"
 #include "support/job_rig.h"
-#include "support/network_rig.h"
 #include "support/outcomes.h"
 #include "support/sites.h"
 #include "support/threads.h"

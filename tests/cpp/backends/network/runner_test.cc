@@ -1,74 +1,142 @@
-// Exchanges between processes, without the protocol by which they meet: large rows, sums
-// and windows. Exchanges of every kind are in network_exchange_test.
+// Runners: what they cost when nothing is new to them, tags of groups with more pairs of devices than 16 bits can tell
+// apart, and windows. Exchanges of every kind are in network_exchange_test.
 #include "backends/network/runner.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
-#include <memory>
-#include <random>
-#include <string>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include "backends/network/message_schedule.h"
 #include "planner/planner.h"
-#include "simulator/schedule.h"
+#include "support/allocations.h"
 #include "support/check.h"
-#include "support/exchange_rig.h"
-#include "support/loopback_transport.h"
-#include "support/network_rig.h"
+#include "support/group_exchange.h"
 #include "support/sites.h"
 #include "support/traffic.h"
+#include "support/unlinked_transport.h"
 
 namespace fastjax::test {
 namespace {
 
+using network::MessageSchedule;
+using network::Runner;
 using planner::Scheduler;
 
-// What the pool copies, and what is written past the caches. Several processes have both ends of some transfers.
-TEST(Large) {
-  std::mt19937_64 random(3);
-  int64_t sums = 0;
-  for (const int64_t row_bytes : {2'000, 28'000}) {
-    for (const Owners owners : {Owners::kServers, Owners::kPairs, Owners::kAny}) {
-      for (const auto& exchange_options : {Way(false, false), Way(true, false), Way(true, true)}) {
-        RigOptions options;
-        options.topology = MakeTopology(4, 2);
-        options.row_bytes = row_bytes;
-        options.exchange = exchange_options;
-        options.overlap = exchange_options.transposed_table;
-        const Context context(Name(options));
-        const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-        LoopbackOptions loopback;
-        loopback.processes = Deal(owners, 2, &random, site.get());
-        LoopbackNetwork network(loopback);
-        NetworkExchange exchange(&network, site, exchange_options);
-        Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
-        sums += rig.sums() ? 1 : 0;
-        for (int64_t run_id = 0; run_id < 2; ++run_id) {
-          rig.Reset();
-          rig.CheckRun(&exchange, run_id, false);
-        }
-      }
+// Ends requests in their order, without moving anything, when it is told to.
+class EndingTransport final : public UnlinkedTransport<> {
+ public:
+  EndingTransport(int32_t process, int32_t processes) : UnlinkedTransport(process, processes) {
+    for (auto* tasks : {&tasks_, &running_}) tasks->reserve(1000);
+    requests_.reserve(1000);
+  }
+
+  bool Post(std::function<void()> task) override {
+    tasks_.push_back(std::move(task));
+    return true;
+  }
+  void Send(const Route&, uint64_t, const Iov*, int32_t, Listener* listener, int64_t cookie) override {
+    requests_.emplace_back(listener, cookie);
+  }
+  void Receive(const Route&, uint64_t, const Iov*, int32_t, Listener* listener, int64_t cookie) override {
+    requests_.emplace_back(listener, cookie);
+  }
+  void Drop(uint64_t tag, uint64_t mask) override { dropped.emplace_back(tag, mask); }
+
+  void EndAll() {
+    for (size_t i = 0; i < requests_.size(); ++i) requests_[i].first->OnDone(requests_[i].second, Status::Ok());
+    requests_.clear();
+    running_.swap(tasks_);
+    for (auto& task : running_) task();
+    running_.clear();
+  }
+
+  std::vector<std::pair<uint64_t, uint64_t>> dropped;
+
+ private:
+  std::vector<std::pair<Listener*, int64_t>> requests_;
+  std::vector<std::function<void()>> tasks_;
+  std::vector<std::function<void()>> running_;
+};
+
+// One group, whose processes have a server each.
+struct Job : GroupExchange {
+  Job(const planner::Topology& topology, Scheduler scheduler, const Matrix& rows)
+      : GroupExchange(topology.devices(), 1) {
+    processes = Deal(Owners::kServers, topology.devices_per_server, &random, site.get());
+    Plan(topology, scheduler, rows, 1);
+    Bring(false, 8);
+    const int64_t most = std::max(args.front().source_rows, args.front().destination_rows);
+    memory.resize(static_cast<size_t>(most) * 8);
+    for (ExchangeArgs& device : args) {
+      device.source = memory.data();
+      device.destination = memory.data();
     }
   }
-  CHECK_GT(sums, 3);
+  void Build(int32_t process, MessageSchedule* schedule) {
+    Decode(process, false, &plans);
+    CHECK_EQ(schedule->Build(*site, 0, process, args, plans, traffic).message, "");
+  }
+
+  int32_t processes;
+  std::vector<std::byte> memory;
+  DevicePlans plans;
+};
+
+TEST(NoAllocations) {
+  const planner::Topology topology = MakeTopology(3, 2);
+  for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kDirect}) {
+    Job job(topology, scheduler, Fill(topology, [](int32_t i, int32_t j) { return 5 + (7 * i + 3 * j) % 40; }));
+    MessageSchedule schedule;
+    job.Build(0, &schedule);
+    EndingTransport transport(0, job.processes);
+    Runner runner;
+    for (const bool warm : {false, true}) {
+      const long before = Allocations();
+      bool ended = false;
+      runner.Start(&transport, job.site.get(), 0, &schedule, uint64_t{1} << 16, 0, [&ended](const Status& status) {
+        CHECK(status.ok());
+        ended = true;
+      });
+      while (!ended) transport.EndAll();
+      CHECK_EQ(Allocations() == before, warm);
+    }
+    schedule.Release();
+  }
 }
 
-// Rows that indices name, with factors, whose messages come in any order.
-TEST(IndexedSums) {
-  std::mt19937_64 random(6);
-  for (const RigOptions& options : IndexedSums()) {
-    if (!options.factors) continue;
-    const Context context(Name(options));
-    const auto site = MakeSite(2, options.topology.devices(), kNoTimeoutMs, &random);
-    LoopbackOptions loopback;
-    loopback.processes = Deal(Owners::kAny, options.topology.devices_per_server, &random, site.get());
-    loopback.reorder = true;
-    LoopbackNetwork network(loopback);
-    NetworkExchange exchange(&network, site, options.exchange);
-    Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
-    rig.CheckRun(&exchange, 1, false);
+// Also when some tags need more bits than are theirs, no two pairs of devices share one, and all of them can be
+// dropped.
+TEST(ManyPairs) {
+  const planner::Topology topology = MakeTopology(2, 150);
+  const uint64_t tag = uint64_t{0xABCDEF} << 16;
+  Job job(topology, Scheduler::kDirect,
+          Fill(topology, [](int32_t i, int32_t j) { return (i * 7 + j) % 40 == 0 ? 1 + (i + j) % 3 : 0; }));
+  EndingTransport transport(0, job.processes);
+  Runner::DropRows(&transport, *job.site, tag);
+  uint64_t largest = 0;
+  std::map<uint64_t, std::pair<int32_t, int32_t>> sent[2], received[2];  // devices by tag, by the process that sends
+  for (int32_t process = 0; process < 2; ++process) {
+    MessageSchedule schedule;
+    job.Build(process, &schedule);
+    for (const Step& step : schedule.steps()) {
+      if (step.action == Action::kCopy) continue;
+      const bool sends = step.action == Action::kSend;
+      largest = std::max(largest, schedule.TagOf(step));
+      const std::pair<int32_t, int32_t> devices(sends ? step.here : step.peer, sends ? step.peer : step.here);
+      CHECK((sends ? sent[process] : received[1 - process]).emplace(schedule.TagOf(step), devices).second);
+      CHECK(std::any_of(transport.dropped.begin(), transport.dropped.end(), [&](const auto& dropped) {
+        return (((tag + schedule.TagOf(step)) ^ dropped.first) & dropped.second) == 0;
+      }));
+    }
+    schedule.Release();
   }
+  for (const int sender : {0, 1}) CHECK(!sent[sender].empty() && sent[sender] == received[sender]);
+  CHECK_GT(largest, 0xFFFFU);
+  for (const auto& [value, mask] : transport.dropped) CHECK_EQ(mask, ~uint64_t{0xFFFF});
 }
 
 TEST(BytesAhead) {
@@ -80,39 +148,6 @@ TEST(BytesAhead) {
   CHECK_EQ(network::WindowOf(site), 32768 + 7'000);
   site.nic_bandwidth = std::numeric_limits<int64_t>::max();
   CHECK_GT(network::WindowOf(site), int64_t{1} << 40);
-}
-
-// Any windows do, also different ones at the two ends; and nobody has more begun than its own.
-TEST(Windows) {
-  std::mt19937_64 random(5);
-  using network::Limits;
-  // What is simulated is what there is.
-  CHECK_EQ(Limits().send_stages, simulator::kStagesInFlight);
-  CHECK_EQ(Limits().receive_stages, simulator::kStagesInFlight);
-  const Limits kWindows[][2] = {
-      {{1, 1}, {1, 1}}, {{1, 3}, {3, 1}}, {{5, 1}, {1, 1}}, {{1, 1}, {4, 4}}, {{9, 9}, {9, 9}}};
-  for (const auto& windows : kWindows) {
-    for (const Scheduler scheduler : {Scheduler::kFast, Scheduler::kSpreadout}) {
-      RigOptions options;
-      options.topology = MakeTopology(4, 2);
-      options.scheduler = scheduler;
-      const Context context(Name(options));
-      const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-      LoopbackOptions loopback;
-      loopback.processes = Deal(Owners::kServers, 2, &random, site.get());
-      loopback.eager_bytes = 0;
-      LoopbackNetwork network(loopback);
-      NetworkExchange exchange(&network, site, options.exchange, windows[0], windows[1]);
-      for (int64_t run_id = 0; run_id < 5; ++run_id) {
-        Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 90; }), &random);
-        rig.CheckRun(&exchange, run_id, false);
-      }
-      CHECK_GT(network.most_receives(), 0);
-      // Of staged plans between servers: a message a stage, and no others.
-      CHECK_LE(network.most_receives(), std::max(windows[0].receive_stages, windows[1].receive_stages));
-      CHECK_LE(network.most_sends(), std::max(windows[0].send_stages, windows[1].send_stages));
-    }
-  }
 }
 
 }  // namespace
