@@ -23,15 +23,6 @@ inline void ViewTables(const std::vector<const int32_t*>& tables, bool backwards
   }
 }
 
-inline std::vector<planner::Transfer> TransfersOf(const DevicePlan& plan) {
-  std::vector<planner::Transfer> transfers;
-  plan.ForEachTransfer([&](const planner::Transfer& transfer) {
-    transfers.push_back(transfer);
-    return true;
-  });
-  return transfers;
-}
-
 // For an exchange that plans itself. Groups and launches may plan at once; a planner serves one at a time.
 inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));

@@ -2,7 +2,6 @@
 #ifndef FASTJAX_TESTS_CPP_SUPPORT_TRANSFERS_H_
 #define FASTJAX_TESTS_CPP_SUPPORT_TRANSFERS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -50,12 +49,6 @@ inline bool Equal(const planner::Transfer& a, const planner::Transfer& b) {
   return a.phase == b.phase && a.stage == b.stage && a.src == b.src && a.dst == b.dst && a.origin == b.origin &&
          a.target == b.target && a.first_row == b.first_row && a.rows == b.rows && a.src_row == b.src_row &&
          a.dst_row == b.dst_row;
-}
-// Of containers of transfers.
-template <typename A, typename B>
-bool AllEqual(const A& a, const B& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const planner::Transfer& x, const planner::Transfer& y) { return Equal(x, y); });
 }
 
 }  // namespace fastjax::test
