@@ -119,7 +119,6 @@ void Turns::Run(const Shared& turn, const Status& waited) {
   if (LongestDelay() > 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     record_.emplace_back(turn->begin.channel, turn->begin.partition);
-    if (record_.size() > kMostRecorded) record_.pop_front();
   }
   const auto run = std::move(turn->begin.run);
   run(waited, [this, turn] { End(turn); });
@@ -196,8 +195,7 @@ void Turns::Forget(const void* owner) {
 
 std::vector<std::pair<int64_t, int32_t>> Turns::TakeRecord() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto record = std::exchange(record_, {});
-  return {record.begin(), record.end()};
+  return std::exchange(record_, {});
 }
 
 }  // namespace fastjax

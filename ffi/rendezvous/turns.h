@@ -3,9 +3,7 @@
 #define FASTJAX_RENDEZVOUS_TURNS_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -28,7 +26,6 @@ namespace fastjax {
 class Turns final : public Expirable {
  public:
   using Token = uint64_t;
-  static constexpr size_t kMostRecorded = 1024;
 
   // How an exchange begins, or ends since it must not begin.
   struct Begin {
@@ -60,8 +57,8 @@ class Turns final : public Expirable {
 
   bool Expire(std::chrono::steady_clock::time_point now) override;
 
-  // For tests: (channel, partition) of the exchanges since this was last called, in the order in which they began; of
-  // the last kMostRecorded.
+  // For tests, which ask for it: (channel, partition) of the exchanges since this was last called, in the order in
+  // which they began, while starts are delayed.
   std::vector<std::pair<int64_t, int32_t>> TakeRecord();
 
  private:
@@ -78,7 +75,7 @@ class Turns final : public Expirable {
   Token last_;
   std::unordered_map<Token, Shared> turns_;  // that have not begun
   std::vector<Shared> held_;                 // that wait for others
-  std::deque<std::pair<int64_t, int32_t>> record_;
+  std::vector<std::pair<int64_t, int32_t>> record_;
 };
 
 }  // namespace fastjax

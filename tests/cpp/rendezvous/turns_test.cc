@@ -1,12 +1,8 @@
 // Exchanges that have been started begin in their turn, or end with a reason.
 #include "rendezvous/turns.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <future>
 #include <memory>
 #include <string>
@@ -35,29 +31,6 @@ struct Begun {
 };
 
 bool IsReady(const std::future<Status>& status) { return status.wait_for(0s) == std::future_status::ready; }
-
-// While starts are delayed, the order in which they begin is recorded: of the last ones. In a process of its own, since
-// the variable is read once.
-// First: there are no threads yet.
-TEST(TheRecordIsBounded) {
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("FASTJAX_DELAY_STARTS", "1", 1);  // NOLINT(concurrency-mt-unsafe)
-    Turns turns;
-    for (int32_t i = 0; i < static_cast<int32_t>(Turns::kMostRecorded) + 5; ++i) {
-      Begun begun;
-      auto run = begun.Wait();
-      turns.Take(turns.Add(nullptr, {}), begun.As(i));
-      run.wait();
-    }
-    const auto record = turns.TakeRecord();
-    const bool bounded = record.size() == Turns::kMostRecorded && record.front() == std::pair<int64_t, int32_t>(7, 5);
-    _exit(bounded && turns.TakeRecord().empty() ? 0 : 1);
-  }
-  int status = -1;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
-}
 
 TEST(ALaterOneWaits) {
   Turns turns;
