@@ -67,26 +67,6 @@ TEST(Arrivals) {
   }
 }
 
-// One thread is enough to bring everyone, in any order: arriving never blocks.
-TEST(Orders) {
-  std::mt19937_64 random(2);
-  const auto site = MakeSite(3, 4, kNoTimeoutMs, &random);
-  std::atomic<int64_t> met{0};
-  const auto session = MakeRendezvous(site, &met);
-  for (int64_t run = 0; run < 200; ++run) {
-    const Outcomes outcomes(site->partitions());
-    int64_t arrived = 0;
-    for (const int32_t partition : Numbers(site->partitions(), &random)) {
-      Arrive(session, {run, 0, site->group_of[partition], site->position_of[partition]}, outcomes.For(partition));
-      ++arrived;
-      CHECK_LE(met.load(), 3 * run + arrived / site->group_size);
-    }
-    CHECK_EQ(met.load(), 3 * (run + 1));
-    outcomes.WaitAll();
-    CHECK(outcomes.all_ok());
-  }
-}
-
 // Completions that wait for all others, as those of a program do that blocks in another collective.
 void CheckBlockedCompletions(bool complete_here) {
   constexpr int32_t kDevices = 16;
@@ -117,7 +97,6 @@ TEST(BlockedCompletions) {
 
 // An action that ends its session later, from elsewhere.
 TEST(FinishLater) {
-  std::mt19937_64 random(3);
   const auto site = MakeSite(2, 3);
   std::vector<TestSession*> sessions;
   const auto session = Create(site, [&](TestSession* session, int32_t) { sessions.push_back(session); });
@@ -391,27 +370,6 @@ TEST(DroppedWhileWaiting) {
   outcome.WaitAll();
   IsTimeout(outcome.status(0), Timeout("3600.0", "1", "0"));
   while (!left.expired() || held.use_count() > 1) std::this_thread::yield();
-}
-
-// The last owner may even be a completion.
-TEST(DroppedByACompletion) {
-  for (const bool here : {true, false}) {
-    auto owner = std::make_shared<std::shared_ptr<TestRendezvous>>();
-    const auto site = MakeSite(1, 2);
-    *owner =
-        Create(site, [here](TestSession* session, int32_t last) { session->Finish(Status::Ok(), here ? last : -1); });
-    const std::weak_ptr<TestRendezvous> left = *owner;
-    TestRendezvous* session = owner->get();
-    const Outcomes outcomes(2);
-    session->Start(1, 0, {}, outcomes.For(0));
-    session->Start(1, 1, {}, [owner, done = outcomes.For(1)](const Status& status) {
-      owner->reset();
-      done(status);
-    });
-    outcomes.WaitAll();
-    CHECK(outcomes.all_ok());
-    while (!left.expired()) std::this_thread::yield();
-  }
 }
 
 // Tasks that all wait for each other, started from one another as well.

@@ -10,10 +10,7 @@
 #include "planner/table.h"
 #include "planner/topology.h"
 #include "support/check.h"
-#include "support/layout.h"
-#include "support/sites.h"
 #include "support/traffic.h"
-#include "support/transfers.h"
 
 namespace fastjax::test {
 namespace {
@@ -21,7 +18,7 @@ namespace {
 using planner::Scheduler;
 using planner::Topology;
 
-constexpr int64_t kRowBytes = 4096;  // as of MakeTables
+constexpr int64_t kRowBytes = 4096;
 
 Matrix Uniform(const Topology& topology, int64_t rows) {
   return Fill(topology, [&](int32_t, int32_t) { return rows; });
@@ -67,46 +64,6 @@ TEST(WhatIsKept) {
   CHECK(!MakesPlan(&only_one, large, 0));
   CHECK(MakesPlan(&only_one, large, 1));
   CHECK(MakesPlan(&only_one, large, 0));
-}
-
-// The same as without a cache, whether the plan had been kept or not.
-TEST(TablesAndSlices) {
-  const Topology topology = MakeTopology(3, 2);
-  PlanCache cache(topology, Scheduler::kFast, kRowBytes);
-  for (const bool kept : {false, true}) {
-    for (const Case& test_case : MakeCases(topology, 5)) {
-      const Context context(test_case.name + (kept ? ", kept" : ""));
-      const Tables expected = MakeTables(*MakeSite(1, 6), topology, Scheduler::kFast, test_case.traffic);
-      Tables tables = expected;
-      std::vector<LocalTable> local;
-      for (int32_t rank = 0; rank < topology.devices(); ++rank) {
-        tables[rank].assign(tables[rank].size(), 0);
-        local.push_back({rank, tables[rank].data()});
-      }
-      bool made = false;
-      CHECK_EQ(std::string(cache.Write(test_case.traffic.data(), local, &made)), "");
-      CHECK(tables == expected);
-      std::vector<int32_t> seen;
-      const auto check = [&](const planner::DeviceSlice& slice) {
-        seen.push_back(slice.device);
-        const planner::TableView view(expected[slice.device].data());
-        CHECK_EQ(slice.plan_hash, view.plan_hash());
-        CHECK_EQ(slice.staging_rows, view.staging_rows());
-        int32_t entry = 0;
-        for (const planner::Transfer& transfer : slice.transfers) {
-          CHECK(entry < view.entries() && Equal(transfer, view.entry(entry)));
-          ++entry;
-        }
-        CHECK_EQ(entry, view.entries());
-      };
-      const auto take = [&](planner::Slicer* plan) {
-        for (const int32_t rank : {4, 1}) check(plan->Of(rank));
-      };
-      CHECK_EQ(std::string(cache.Slice(test_case.traffic.data(), take, &made)), "");
-      CHECK(!made);
-      CHECK(seen == std::vector<int32_t>({4, 1}));
-    }
-  }
 }
 
 // Rows that int32 cannot number are refused, in words for the user.
