@@ -148,18 +148,6 @@ bool Buffer::SameGuards(const Buffer& other) const {
          std::equal(memory_.end() - kGuard, memory_.end(), other.memory_.end() - kGuard);
 }
 
-Rig::Ints::Ints(const std::vector<int64_t>& values, std::mt19937_64* random) : wide(values) {
-  constexpr IntKind kKinds[] = {IntKind::kS32, IntKind::kU32, IntKind::kS64, IntKind::kU64};
-  kind = kKinds[(*random)() % 4];
-  for (const int64_t value : values) narrow.push_back(static_cast<int32_t>(value));
-}
-
-IntView Rig::Ints::view() const {
-  const bool is_narrow = kind == IntKind::kS32 || kind == IntKind::kU32;
-  const void* data = is_narrow ? static_cast<const void*>(narrow.data()) : wide.data();
-  return {data, static_cast<int64_t>(wide.size()), kind};
-}
-
 Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const Matrix& traffic,
          std::mt19937_64* random)
     : site_(std::move(site)), options_(options), random_((*random)()) {
@@ -198,9 +186,8 @@ Rig::Rig(std::shared_ptr<const CallSite> site, const RigOptions& options, const 
     FillElements(options.element, &source, &random_);
     FillElements(sum, &factors, &random_);
     FillElements(sum, &destination, &random_);
-    devices_.push_back({args, Ints(metadata.input_offsets, &random_), Ints(metadata.send_sizes, &random_),
-                        Ints(metadata.output_offsets, &random_), Ints(metadata.recv_sizes, &random_), tables[position],
-                        indices, entries, starts, factors, source, source, destination, destination, destination});
+    devices_.push_back({metadata, args, tables[position], indices, entries, starts, factors, source, source,
+                        destination, destination, destination});
   }
   for (int32_t group = 0; group < site_->groups(); ++group) Expect(group, layouts[group]);
 }
@@ -271,10 +258,11 @@ void Rig::Start(Exchange* exchange, int64_t run_id, int32_t partition, Completio
   // Where there is no memory there is no address.
   args.source = device.source.bytes() == 0 ? nullptr : device.source.data();
   args.destination = device.destination.bytes() == 0 ? nullptr : device.destination.data();
-  args.input_offsets = device.input_offsets.view();
-  args.send_sizes = device.send_sizes.view();
-  args.output_offsets = device.output_offsets.view();
-  args.recv_sizes = device.recv_sizes.view();
+  const ExchangeArgs views = device.metadata.Args(options_.exchange.reverse);
+  args.input_offsets = views.input_offsets;
+  args.send_sizes = views.send_sizes;
+  args.output_offsets = views.output_offsets;
+  args.recv_sizes = views.recv_sizes;
   if (options_.exchange.indexed && !options_.on_device) args.indices = device.indices.data();
   if (options_.exchange.indexed && options_.on_device) {
     args.device_indices = options_.exchange.reverse ? device.entries.data() : device.indices.data();

@@ -85,20 +85,9 @@ class Rig {
   void Reset();
 
  private:
-  // Integers as a caller may have them.
-  struct Ints {
-    std::vector<int32_t> narrow;
-    std::vector<int64_t> wide;
-    IntKind kind = IntKind::kS64;
-    Ints(const std::vector<int64_t>& values, std::mt19937_64* random);
-    IntView view() const;
-  };
   struct Device {
+    Metadata metadata;
     ExchangeArgs args;
-    Ints input_offsets;
-    Ints send_sizes;
-    Ints output_offsets;
-    Ints recv_sizes;
     std::vector<int32_t> table;
     std::vector<int32_t> indices;
     std::vector<int32_t> entries;  // by index
