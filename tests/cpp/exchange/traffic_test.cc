@@ -132,111 +132,103 @@ TEST(Refusals) {
            [](Layout* layout) { (*layout)[2].output_offsets[5] = 9; });
 }
 
-// Send sizes of an MoE layer that name an expert there is not.
-TEST(RefusedExperts) {
-  const auto refusal = [](int64_t size) {
-    const auto site = MakeSite(1, 2);
-    site->experts = 8;
-    const std::vector<int64_t> sizes = {1, size}, fine = {1, 1};
-    std::vector<int64_t> traffic, scratch;
-    const Status status = SumCounts(*site, 0, {{{fine.data(), 2, IntKind::kS64}}, {{sizes.data(), 2, IntKind::kS64}}},
-                                    &traffic, &scratch);
-    CHECK(status.code == Code::kInvalidArgument);
-    return status.message;
+// What is said of counts that are the same on all of two devices but the last.
+std::string Counted(int64_t experts, const std::vector<int64_t>& last) {
+  const auto site = MakeSite(1, 2);
+  site->experts = experts;
+  const std::vector<int64_t> fine(last.size(), 1);
+  const auto view = [](const std::vector<int64_t>& sizes) {
+    return CountsArgs{{sizes.data(), static_cast<int64_t>(sizes.size()), IntKind::kS64}};
   };
-  const auto words = [](const std::string& expert) {
-    return "exchange over axis 'x' (channel 7): on device 1, moe.dispatch was given the expert " + expert +
-           " in expert_ids; want 0 to 7, or -1 for choices that go nowhere.";
-  };
-  constexpr int64_t negative = int64_t{1} << 30;
-  CHECK_EQ(refusal(-8), words("8"));
-  CHECK_EQ(refusal(-negative - 8), words("-8"));
-  CHECK_EQ(refusal(-negative + 2), words("1073741822"));
-  CHECK_EQ(refusal(-negative + 1), words("1073741823 or more"));
-  CHECK_EQ(refusal(-2 * negative + 1), words("-1073741823 or less"));
+  std::vector<int64_t> traffic, scratch;
+  const Status status = SumCounts(*site, 0, {view(fine), view(last)}, &traffic, &scratch);
+  CHECK(status.code == (status.message.empty() ? Code::kOk : Code::kInvalidArgument));
+  return status.message;
 }
 
-class TableChecks {
- public:
-  explicit TableChecks(int32_t groups) : site_(MakeSite(groups, 4)), random_(2) {
-    site_->rank_of = {3, 0, 2, 1};
-    site_->position_at = {1, 3, 2, 0};
+TEST(RefusedCounts) {
+  CHECK_EQ(Counted(0, {1, 1, -3, 1}),
+           "exchange over axis 'x' (channel 7): on device 1, send_sizes[2] = -3; a size must be 0 or more.");
+  // Blocks that no table can hold: a planner could not even add them up.
+  constexpr int64_t kLimit = INT32_MAX;
+  CHECK_EQ(Counted(0, {0, kLimit, 1, kLimit - 1}), "");
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1, 1, INT64_MAX, INT64_MAX},
+                                            {INT64_MAX, 0, 1, 1},
+                                            {0, kLimit + 1, 1, 1},
+                                            {1, kLimit, 1, 1}}) {
+    CHECK_EQ(Counted(0, sizes),
+             "exchange over axis 'x' (channel 7): a device sends 2^31 rows or more to another; split the exchange.");
   }
+  CHECK_EQ(Counted(0, {}), "");
+}
 
-  const CallSite& site() const { return *site_; }
-  const Matrix& matrix() const { return matrix_; }
-  Tables MakeTables(const Matrix& matrix) const {
-    return test::MakeTables(*site_, topology_, Scheduler::kFast, matrix);
+// Send sizes of an MoE layer that name an expert there is not.
+TEST(RefusedExperts) {
+  constexpr int64_t negative = int64_t{1} << 30;
+  for (const auto& [size, expert] : {std::pair<int64_t, const char*>{-8, "8"},
+                                     {-negative - 8, "-8"},
+                                     {-negative + 2, "1073741822"},
+                                     {-negative + 1, "1073741823 or more"},
+                                     {-2 * negative + 1, "-1073741823 or less"}}) {
+    CHECK_EQ(Counted(8, {1, size}), std::string("exchange over axis 'x' (channel 7): on device 1, moe.dispatch was "
+                                                "given the expert ") +
+                                        expert + " in expert_ids; want 0 to 7, or -1 for choices that go nowhere.");
   }
-
-  std::string Check(const Matrix& matrix, const Tables& tables, bool transposed, int32_t group = 0) {
-    const Layout layout = MakeLayout(*site_, matrix, 2, false, &random_);
-    const std::vector<ExchangeArgs> args = Args(layout, tables);
-    GroupTraffic traffic;
-    CHECK(traffic.Load(*site_, group, args, false).ok());
-    const Status status = traffic.CheckTables(*site_, group, args, transposed);
-    CHECK(status.code == (status.message.empty() ? Code::kOk : Code::kInvalidArgument));
-    return status.message;
-  }
-
- private:
-  std::shared_ptr<CallSite> site_;
-  std::mt19937_64 random_;
-  planner::Topology topology_ = MakeTopology(2, 2);
-  Matrix matrix_ = Fill(topology_, [](int32_t i, int32_t j) { return 10 * i + j; });
-};
+}
 
 TEST(Tables) {
-  const std::string prefix = "exchange over axis 'x' (channel 7): ";
-  const std::string unchanged = ". Pass what plan_ragged_all_to_all returned on that device for this axis, unchanged.";
-  for (const int32_t groups : {1, 2}) {
-    TableChecks checks(groups);
-    const std::string of_group = groups > 1 ? " of group 1" : "";
-    const Matrix& matrix = checks.matrix();
-    const Matrix transposed = Transposed(MakeTopology(2, 2), matrix);
-    const Tables good = checks.MakeTables(matrix);
-    const auto check = [&](const Matrix& sizes, const Tables& tables, bool way_back) {
-      return checks.Check(sizes, tables, way_back, groups - 1);
-    };
-    CHECK_EQ(check(matrix, good, false), "");
-    CHECK_EQ(check(transposed, good, true), "");
+  const auto site = MakeSite(2, 4);
+  site->rank_of = {3, 0, 2, 1};
+  site->position_at = {1, 3, 2, 0};
+  const planner::Topology topology = MakeTopology(2, 2);
+  const Matrix matrix = Fill(topology, [](int32_t i, int32_t j) { return 10 * i + j; });
+  const Matrix transposed = Transposed(topology, matrix);
+  Matrix other = matrix;
+  other[2 * 4 + 1] = 50;  // positions 2 and 3
+  const Tables good = MakeTables(*site, topology, Scheduler::kFast, matrix);
+  std::mt19937_64 random(2);
+  const auto check = [&](const Matrix& sizes, const Tables& tables, bool way_back, const std::string& message) {
+    const Layout layout = MakeLayout(*site, sizes, 2, false, &random);
+    const std::vector<ExchangeArgs> args = Args(layout, tables);
+    GroupTraffic traffic;
+    CHECK(traffic.Load(*site, 1, args, false).ok());
+    const Status status = traffic.CheckTables(*site, 1, args, way_back);
+    CHECK(status.code == (message.empty() ? Code::kOk : Code::kInvalidArgument));
+    CHECK_EQ(status.message, message.empty() ? "" : "exchange over axis 'x' (channel 7): " + message);
+  };
+  check(matrix, good, false, "");
+  check(transposed, good, true, "");
 
-    const auto does_not_fit = [&](int planned, int p, int q, int sent) {
-      return prefix + "the plan does not fit: it is for " + std::to_string(planned) + " rows from device " +
-             std::to_string(p) + of_group + " to device " + std::to_string(q) + of_group + ", send_sizes has " +
-             std::to_string(sent) +
-             ". Plan with the send_sizes of this exchange, and pass plan.transpose() for the way back.";
-    };
-    // Positions 0 and 1 are ranks 3 and 0.
-    CHECK_EQ(check(matrix, good, true), does_not_fit(3, 0, 1, 30));
-    CHECK_EQ(check(transposed, good, false), does_not_fit(30, 0, 1, 3));
-    Matrix other = matrix;
-    other[2 * 4 + 1] = 50;  // positions 2 and 3
-    CHECK_EQ(check(other, good, false), does_not_fit(21, 2, 3, 50));
+  const auto does_not_fit = [](const std::string& planned, const std::string& sent) {
+    return "the plan does not fit: it is for " + planned + " of group 1, send_sizes has " + sent +
+           ". Plan with the send_sizes of this exchange, and pass plan.transpose() for the way back.";
+  };
+  // Positions 0 and 1 are ranks 3 and 0.
+  check(matrix, good, true, does_not_fit("3 rows from device 0 of group 1 to device 1", "30"));
+  check(transposed, good, false, does_not_fit("30 rows from device 0 of group 1 to device 1", "3"));
+  check(other, good, false, does_not_fit("21 rows from device 2 of group 1 to device 3", "50"));
 
-    const auto unusable = [&](int p, const std::string& what) {
-      return prefix + "the plan of device " + std::to_string(p) + of_group + " is not usable: stage table: " + what +
-             unchanged;
-    };
-    Tables damaged = good;
-    damaged[2][planner::kHeaderWords + 1] ^= 4;
-    CHECK_EQ(check(matrix, damaged, false), unusable(2, "checksum does not match"));
-    damaged = good;
-    std::swap(damaged[1], damaged[3]);
-    CHECK_EQ(check(matrix, damaged, false), unusable(1, "made for another device"));
-    damaged = good;
-    damaged[3].resize(3);
-    CHECK_EQ(check(matrix, damaged, false), unusable(3, "shorter than its header"));
-    damaged = good;
-    damaged[0].assign(damaged[0].size(), 0);
-    CHECK_EQ(check(matrix, damaged, false), unusable(0, "not a stage table"));
-
-    damaged = good;
-    damaged[2] = checks.MakeTables(other)[2];
-    CHECK_EQ(check(matrix, damaged, false), prefix + "device 2" + of_group + " holds another plan than device 0" +
-                                                of_group +
-                                                ". Pass every device the plan of one plan_ragged_all_to_all call.");
-  }
+  const auto unusable = [](int p, const std::string& what) {
+    return "the plan of device " + std::to_string(p) + " of group 1 is not usable: stage table: " + what +
+           ". Pass what plan_ragged_all_to_all returned on that device for this axis, unchanged.";
+  };
+  Tables damaged = good;
+  damaged[2][planner::kHeaderWords + 1] ^= 4;
+  check(matrix, damaged, false, unusable(2, "checksum does not match"));
+  damaged = good;
+  std::swap(damaged[1], damaged[3]);
+  check(matrix, damaged, false, unusable(1, "made for another device"));
+  damaged = good;
+  damaged[3].resize(3);
+  check(matrix, damaged, false, unusable(3, "shorter than its header"));
+  damaged = good;
+  damaged[0].assign(damaged[0].size(), 0);
+  check(matrix, damaged, false, unusable(0, "not a stage table"));
+  damaged = good;
+  damaged[2] = MakeTables(*site, topology, Scheduler::kFast, other)[2];
+  check(matrix, damaged, false,
+        "device 2 of group 1 holds another plan than device 0 of group 1. Pass every device the plan of one "
+        "plan_ragged_all_to_all call.");
 }
 
 }  // namespace

@@ -124,59 +124,6 @@ TEST(DroppedWhileCopying) {
   }
 }
 
-// Brings the same sizes on each of four devices but the last.
-Status Count(const PlanFunction& plan, const std::vector<int64_t>& sizes, const std::vector<int64_t>& last) {
-  const auto site = MakeSite(1, 4);
-  const auto counts = MemoryBackend().OpenCounts(site, plan);
-  const Outcomes outcomes(4);
-  std::vector<std::vector<int32_t>> tables(4, std::vector<int32_t>(1));
-  for (int32_t p = 0; p < 4; ++p) {
-    const std::vector<int64_t>& mine = p == 3 ? last : sizes;
-    CountsArgs args;
-    args.send_sizes = {mine.data(), static_cast<int64_t>(mine.size()), IntKind::kS64};
-    args.table_words = tables[p].data();
-    counts->Start(1, p, args, outcomes.For(p));
-  }
-  outcomes.WaitAll();
-  return CheckAllTold(outcomes);
-}
-
-TEST(RefusedCounts) {
-  int64_t planned = 0;
-  int64_t seen = 0;
-  const auto plan = [&](const int64_t* traffic, const std::vector<LocalTable>& tables, bool*) {
-    ++planned;
-    seen = traffic[4 * 3 + 2];
-    return tables.size() == 4 ? Status::Ok() : Status::Internal("tables");
-  };
-  const std::vector<int64_t> fine(8, 1);
-  CHECK(Count(plan, fine, {1, 1, 1, 1, 5, 6, 1, 1}).ok());
-  CHECK_EQ(planned, 1);
-  CHECK_EQ(seen, 11);
-  Status status = Count(plan, fine, {1, 1, -3, 1, 1, 1, 1, 1});
-  CHECK(status.code == Code::kInvalidArgument);
-  CHECK_EQ(status.message, kPrefix + std::string("on device 3, send_sizes[2] = -3; a size must be 0 or more."));
-  // Blocks that no table can hold: a planner could not even add them up.
-  constexpr int64_t kLimit = INT32_MAX;
-  const std::vector<std::vector<int64_t>> too_large = {{1, 1, 1, 1, 1, 1, INT64_MAX, INT64_MAX},
-                                                       {INT64_MAX, 0, 1, 1, 1, 1, 1, 1},
-                                                       {0, kLimit + 1, 1, 1, 1, 1, 1, 1},
-                                                       {1, 1, kLimit, 1, 1, 1, 1, 1}};
-  for (const std::vector<int64_t>& sizes : too_large) {
-    status = Count(plan, fine, sizes);
-    CHECK(status.code == Code::kInvalidArgument);
-    CHECK_EQ(status.message, kPrefix + std::string("a device sends 2^31 rows or more to another; split the exchange."));
-  }
-  CHECK_EQ(planned, 1);
-  CHECK(Count(plan, fine, {0, kLimit, 1, kLimit - 1, 1, 1, 1, 1}).ok());
-  // What the planner says is what devices hear.
-  status = Count([](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Internal("no plan"); },
-                 fine, fine);
-  CHECK(status.code == Code::kInternal);
-  CHECK_EQ(status.message, "no plan");
-  CHECK(Count(plan, {}, {}).ok());
-}
-
 // Takes its table as it is told to.
 struct Taker final : TableTaker {
   explicit Taker(Status s) : status(std::move(s)) {}
