@@ -2,63 +2,56 @@
 
     python benchmarks/deduplication.py --json deduplication.json
 
-Cells that are done are kept in deduplication.json.part, so that a run that was stopped goes on. The
-exit status is 1 where a time is impossible: what is faster than NICs are, say.
+The exit status is 1 where a time is impossible: what is faster than NICs are, say.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import deduplication_tables
 import numpy as np
 import peers
 import records
 
 from fastjax.chunking import CANDIDATES, LayerTimes, deduplication, layer_time, schedule
 from fastjax.cli.simulate import layers
-from fastjax.simulation import PRESETS, Fabric, simulate_transfers
-from fastjax.traffic import ROUTINGS, LayerTraffic, Routing, layer_traffic
+from fastjax.simulation import INCAST, PRESETS, Fabric, simulate_transfers
+from fastjax.traffic import ROUTINGS, layer_traffic
 
+SCHEMA = "fastjax-deduplication-3"
 PRESET = "h200"
 MODELS = ("deepseek-v3", "kimi-k2", "qwen3-235b", "gpt-oss-120b")
 EXPONENTS = (0.0, 0.8)
-OF_CHOICES = (0.0, 0.8, 1.2)
 ELEMENT_BYTES = 2  # bf16, out and back
-EXPERTS = 256  # of the layers in which the default is judged
 PIECES = 16  # as for the same peers in schedules.py
+LEVEL = 0.01  # how far behind still counts as level
+_ROUNDED = 1e-9  # of sums of the same numbers
 
 Cell = dict[str, Any]
 
 
-@functools.lru_cache(maxsize=1)  # the next problem mostly differs in its rows' size only
-def routed(
-    routing: Routing, tokens: int, servers: int, exponent: float, seed: int
-) -> tuple[np.ndarray, LayerTraffic]:
-    """What tokens choose, and the traffic that comes of it."""
-    devices = servers * PRESETS[PRESET].devices_per_server
-    choices = routing.choices(devices, tokens, exponent=exponent, seed=seed)
-    return choices, layer_traffic(choices, servers=servers, num_experts=routing.num_experts)
-
-
 class Problem:
-    """A layer on a fabric: what cells say, with rows of so many bytes."""
+    """A model's layer on the fabric."""
 
-    def __init__(self, routing: Routing, key: Cell, row: int):
-        servers, self.tokens = key["servers"], key["tokens"]
+    def __init__(self, key: Cell, tokens: int):
+        servers, self.tokens = key["servers"], tokens
         self.topology = PRESETS[PRESET].topology(servers)
         self.fabric = Fabric(incast=PRESETS[PRESET].incast)
-        self.routing = routing
-        self.choices, self.traffic = routed(
-            routing, self.tokens, servers, key["exponent"], key.get("seed", 0)
+        self.routing = ROUTINGS[key["model"]]
+        self.choices = self.routing.choices(
+            self.topology.num_devices, tokens, exponent=key["exponent"], seed=key["seed"]
         )
-        self.size = layers.row_bytes(row, routing.top_k, routing.num_experts // servers)
+        experts = self.routing.num_experts
+        self.traffic = layer_traffic(self.choices, servers=servers, num_experts=experts)
+        assert self.routing.width is not None  # all of them have one
+        row = self.routing.width * ELEMENT_BYTES
+        self.size = layers.row_bytes(row, self.routing.top_k, experts // servers)
 
     def ours(self, *, once: bool) -> layers.Layer:
         way = layers.once if once else layers.each_choice
@@ -121,11 +114,9 @@ class Problem:
         ).completion_time
 
 
-def layer(key: Cell) -> Cell:
+def layer(key: Cell, tokens: int) -> Cell:
     """A model's layer: ours and the peer, deduplicated and not."""
-    routing = ROUTINGS[key["model"]]
-    assert routing.width is not None  # all of them have one
-    problem = Problem(routing, key, routing.width * ELEMENT_BYTES)
+    problem = Problem(key, tokens)
     ways = {"each": False, "once": True}
     crossing = problem.traffic.crossing_per_token
     seconds = {way: problem.ours(once=once).seconds for way, once in ways.items()}
@@ -140,33 +131,135 @@ def layer(key: Cell) -> Cell:
     }
 
 
-def choice(key: Cell) -> Cell:
-    """Whether the default is right: both ways, as `auto` plans them."""
-    problem = Problem(Routing(EXPERTS, key["top_k"]), key, key["row_bytes"])
-    found = {"each": problem.ours(once=False).seconds}
-    if key["servers"] > 1:
-        found["once"] = problem.ours(once=True).seconds
-    return key | {"default": "once" if problem.default() else "each", "seconds": found}
+def chunked(cell: Cell) -> tuple[str, float]:
+    """The number of chunks in which ours is fastest, and its seconds then."""
+    return min(cell["chunks"].items(), key=lambda item: item[1])
 
 
-KINDS = {"layer": layer, "choice": choice}
+def by_default(cell: Cell) -> float:
+    """Seconds in the number of chunks that the cost model takes."""
+    return cell["chunks"][str(cell["default_chunks"])]
 
 
-def keys(options: argparse.Namespace) -> list[Cell]:
-    """All cells."""
-    names = {
-        "layer": ("model", "servers", "exponent", "seed"),
-        "choice": ("top_k", "servers", "exponent", "row_bytes"),
-    }
-    wanted = {
-        "layer": (options.models, options.servers, EXPONENTS, range(options.seeds)),
-        "choice": ((1, 2, 4, 8), (1, 2, 4, 8), OF_CHOICES, options.rows),
-    }
-    return [
-        {"kind": kind} | dict(zip(names[kind], values, strict=True))
-        for kind, lines in wanted.items()
-        for values in itertools.product(*lines)
-    ]
+def impossible(cells: Sequence[Cell]) -> list[str]:
+    """Times of layers that are shorter than NICs need, as text."""
+    found = []
+    for cell in cells:
+        times = cell["seconds"] | {f"in {n} chunks": s for n, s in cell["chunks"].items()}
+        for name, seconds in times.items():
+            bound = cell["bound"]["each" if name.endswith("each") else "once"]
+            if not bound * (1 - _ROUNDED) <= seconds < np.inf:
+                where = f"{cell['model']}, {cell['servers']} x 8, seed {cell['seed']}"
+                found.append(f"{where}: {name} takes {seconds!r} s, and NICs need {bound!r} s")
+    return found
+
+
+def kinds(cells: Sequence[Cell]) -> Iterator[tuple[list[str], list[Cell]]]:
+    """Layers that differ in their seed only, and what they are."""
+    key = itemgetter("model", "servers", "exponent")
+    for (model, servers, exponent), group in itertools.groupby(cells, key):
+        popular = f"Zipf {exponent:g}" if exponent else "even"
+        yield [model, popular, f"{servers} x 8"], list(group)
+
+
+def median(cells: Sequence[Cell], value: Callable[[Cell], float]) -> float:
+    return float(np.median([value(cell) for cell in cells]))
+
+
+def each(values: Iterable[Any]) -> str:
+    """All that occur."""
+    return ", ".join(sorted({str(value) for value in values}))
+
+
+def layer_table(cells: Sequence[Cell]) -> str:
+    """Times of each model's layer."""
+    header = ["model", "experts are", "servers", "rows a token: each choice", "once", "default"]
+    header += ["`auto`, each choice", "`auto`, once", "two-tier, each choice", "two-tier, once"]
+    header += ["`auto`, once ÷ each", "`auto` ÷ two-tier, both once", "in best chunks"]
+    lines = []
+    for names, group in kinds(cells):
+        rows = [median(group, lambda c, w=w: c["crossing_per_token"][w]) for w in ("each", "once")]
+        ways = ("each", "once", "two-tier each", "two-tier once")
+        times = [median(group, lambda c, w=w: c["seconds"][w]) for w in ways]
+        apart, once, _, peer = times
+        ratios = [once / apart, once / peer, median(group, lambda c: chunked(c)[1]) / peer]
+        line = [*names, *(f"{count:.2f}" for count in rows), each(c["default"] for c in group)]
+        line += [f"{seconds * 1e3:.2f}" for seconds in times]
+        lines.append(line + [f"{ratio:.2f}" for ratio in ratios])
+    return records.table(header, lines, texts=3)
+
+
+def chunk_table(cells: Sequence[Cell]) -> str:
+    """Ours in chunks, by what the peer takes."""
+    counts = ("2", "3", "4")
+    header = ["model", "experts are", "servers", "1 chunk", *counts, "best", "chunks then"]
+    header += ["by default", "chunks by default"]
+    lines = []
+    for names, group in kinds(cells):
+        peer = median(group, lambda c: c["seconds"]["two-tier once"])
+        times = [median(group, lambda c: c["seconds"]["once"])]
+        times += [median(group, lambda c, n=n: c["chunks"][n]) for n in counts]
+        times.append(median(group, lambda c: chunked(c)[1]))
+        line = [*names, *(f"{seconds / peer:.2f}" for seconds in times)]
+        line += [each(chunked(c)[0] for c in group), f"{median(group, by_default) / peer:.2f}"]
+        lines.append([*line, each(c["default_chunks"] for c in group)])
+    return records.table(header, lines, texts=3)
+
+
+def outcome(cells: Sequence[Cell]) -> str:
+    """In how many layers ours is level or ahead."""
+
+    def behind(seconds: Callable[[Cell], float]) -> np.ndarray:
+        """How much longer it takes than the peer, both deduplicated."""
+        return np.array([seconds(cell) / cell["seconds"]["two-tier once"] - 1 for cell in cells])
+
+    at_once, gaps = behind(lambda c: c["seconds"]["once"]), behind(lambda c: chunked(c)[1])
+    ahead, late = int((gaps < -LEVEL).sum()), int((gaps > LEVEL).sum())
+    return (
+        f"All at once, `auto` takes more than {LEVEL:.0%} longer than two-tier, both once, in "
+        f"{(at_once > LEVEL).sum()} of {len(cells)} layers. In the best number of chunks, `auto` "
+        f"is ahead of two-tier by more than {LEVEL:.0%} in {ahead} of {len(cells)} layers, level "
+        f"in {len(cells) - ahead - late}, and behind in {late}, by {gaps.max():.1%} at most. In "
+        f"the number of chunks that the cost model takes, {(behind(by_default) <= LEVEL).sum()} "
+        "are level or ahead."
+    )
+
+
+def page(record: dict[str, Any], title: str) -> str:
+    preset = PRESETS[record["preset"]]
+    seeds = len({cell["seed"] for cell in record["layers"]})
+    about = (
+        f"Dispatch and combine of a layer of experts, {record['tokens']:,} tokens a device in bf16 "
+        f"out and back, simulated flow by flow at the rates of {preset.source}, incast "
+        f"{INCAST[preset.incast]}. Nothing here is a time of this machine or of any cluster. "
+        "Experts are as many, and limited to groups, as in the models (`fastjax.traffic.ROUTINGS`),"
+        " and equally popular or by Zipf's law in random order; the models' own routing is not "
+        f"public. Times are ms, both ways and one planning, medians over {seeds} seeds."
+    )
+    who = (
+        "*each choice*: a row for each choice of a token. *once*: one row to each server that the "
+        "token goes to, copied there, and summed there on the way back. `auto`, once, is what "
+        "`fastjax.moe` does: rows land where NICs are balanced, and one exchange inside servers "
+        "follows when all have landed. *two-tier* is in DeepEP's manner: over each device's own "
+        "NIC to the same place in the target's server, which hands on as rows come, in "
+        "16 pieces; once, with a copy for each device and not for each choice. Copies "
+        "but the first need not wait for the row that they are of, which favours it a little. "
+        "*default*: what `deduplicate=None` does. *in best chunks*: ours, by the deduplicated peer."
+    )
+    in_chunks = (
+        "A device's tokens are split into equal chunks; each is planned, crosses, is copied, "
+        "summed and crosses back, while other chunks are in other stages. NICs and links inside "
+        "servers work at once, each on one chunk at a time ([how](../../docs/design/simulator.md#"
+        "a-layer-in-chunks)); every chunk's exchanges are simulated by themselves, flow by flow. "
+        "No experts work here. Times of ours, once, by the peer's, which is not split: its pieces "
+        "overlap on each way, and its way back begins when all has arrived, which favours ours. "
+        "*best*: of 1, 2, 3, 4, 6 and 8 chunks, as simulated. *by default*: in the number that the "
+        "cost model takes, which knows nothing of popularity."
+    )
+    cells = record["layers"]
+    parts = [f"# {title}", about, who, "## Layers of known models", outcome(cells)]
+    parts += [layer_table(cells), "## In chunks", in_chunks, chunk_table(cells)]
+    return "\n\n".join([*parts, records.conditions(record)]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -175,25 +268,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=4096, help="of a device")
-    parser.add_argument("--rows", type=int, nargs="+", default=[256, 1024, 4096, 16384])
     parser.add_argument("--json", type=Path, help="file for the record")
     options = parser.parse_args(arguments)
-    if min(options.seeds, options.tokens, *options.rows) < 1 or min(options.servers) < 2:
-        parser.error("--seeds, --tokens and --rows must be 1 or more, --servers 2 or more.")
-    record = records.stamp(deduplication_tables.SCHEMA)
-    record |= {"preset": PRESET, "tokens": options.tokens, "experts": EXPERTS}
-    record |= {f"{kind}s": [] for kind in KINDS}
-    wanted = keys(options)
-    for number, key in enumerate(wanted, 1):
-        print(f"{number} of {len(wanted)}: {' '.join(map(str, key.values()))}", file=sys.stderr)
-        cell = KINDS[key["kind"]](key | {"tokens": options.tokens})
-        del cell["kind"], cell["tokens"]
-        record[f"{key['kind']}s"].append(cell)
-    page = deduplication_tables.page(record, "Tokens that cross once")
-    records.publish(page, record, options.json)
-    impossible = deduplication_tables.impossible(record["layers"])
-    sys.stderr.writelines(f"{line}\n" for line in impossible)
-    return 1 if impossible else 0
+    if min(options.seeds, options.tokens) < 1 or min(options.servers) < 2:
+        parser.error("--seeds and --tokens must be 1 or more, --servers 2 or more.")
+    record = records.stamp(SCHEMA) | {"preset": PRESET, "tokens": options.tokens, "layers": []}
+    names = ("model", "servers", "exponent", "seed")
+    wanted = (options.models, options.servers, EXPONENTS, range(options.seeds))
+    for values in itertools.product(*wanted):
+        print(*values, file=sys.stderr)
+        record["layers"].append(layer(dict(zip(names, values, strict=True)), options.tokens))
+    records.publish(page(record, "Tokens that cross once"), record, options.json)
+    wrong = impossible(record["layers"])
+    sys.stderr.writelines(f"{line}\n" for line in wrong)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -84,13 +84,3 @@ def conditions(record: dict[str, Any]) -> str:
         f"jax {versions['jax']}, jaxlib {versions['jaxlib']}, numpy {versions['numpy']}, "
         f"Python {versions['python']}, fastjax {versions['fastjax']}.{extra}"
     )
-
-
-def program_conditions(record: dict[str, Any]) -> str:
-    """The same of a record that a C++ program wrote."""
-    machine, versions = record["machine"], record["versions"]
-    return (
-        f"{machine['cpu']}, {machine['usable_cores']} cores shared with other programs, load "
-        f"average {machine['load_average']:.2f} at the start. fastjax {versions['fastjax']}, "
-        f"{versions['compiler']}."
-    )

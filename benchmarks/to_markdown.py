@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import balance
-import deduplication_tables
+import deduplication
 import endurance
 import fault_matrix
 import gpu_compile
@@ -20,13 +20,10 @@ import moe_layer
 import plan_time
 import processes
 import records
-import schedule_tables
+import schedules
 import simulated_cluster
-from emulated_cluster import bench as emulated_bench
-from emulated_cluster import layer as emulated_layer
-from emulated_cluster import overlap as emulated_overlap
-from emulated_cluster import training
-from gpu_check import report as gpu_report
+from emulated_cluster import bench, layer, overlap, training
+from gpu_check import report
 from records import table
 
 from fastjax.cli.bench import tables
@@ -67,24 +64,12 @@ def summary(found: dict[str, dict[str, Any]]) -> str:
     return table(header, lines)
 
 
+PROGRAMS = (balance, deduplication, endurance, fault_matrix, gpu_compile, layer_memory, moe_layer)
+PROGRAMS += (plan_time, processes, schedules, simulated_cluster)
+PROGRAMS += (bench, layer, overlap, training, report)
 PAGES: dict[str, Callable[[dict[str, Any], str], str]] = {
     BENCH_SCHEMA: page,
-    deduplication_tables.SCHEMA: deduplication_tables.page,
-    emulated_bench.SCHEMA: emulated_bench.page,
-    endurance.SCHEMA: endurance.page,
-    fault_matrix.SCHEMA: fault_matrix.page,
-    gpu_compile.SCHEMA: gpu_compile.page,
-    gpu_report.SCHEMA: gpu_report.page,
-    balance.SCHEMA: balance.page,
-    layer_memory.SCHEMA: layer_memory.page,
-    moe_layer.SCHEMA: moe_layer.page,
-    schedule_tables.SCHEMA: schedule_tables.page,
-    emulated_layer.SCHEMA: emulated_layer.page,
-    emulated_overlap.SCHEMA: emulated_overlap.page,
-    training.SCHEMA: training.page,
-    plan_time.SCHEMA: plan_time.page,
-    processes.SCHEMA: processes.page,
-    simulated_cluster.SCHEMA: simulated_cluster.page,
+    **{program.SCHEMA: program.page for program in PROGRAMS},
 }
 
 

@@ -6,18 +6,19 @@
 // Without a library, the emulated driver: that is to see that this program works, and so is --tiny.
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "gpu_cases.h"
 #include "gpu_lists.h"
 #include "json.h"
 #include "support/gpu_driver/device.h"
@@ -26,10 +27,7 @@ namespace fastjax::bench {
 namespace {
 
 using gpu_support::Device;
-using gpu_support::Memory;
-using gpu_support::MoveLine;
 using gpu_support::Random;
-using kernels::Move;
 
 struct Settings {
   std::vector<int64_t> sizes;
@@ -42,27 +40,9 @@ struct Settings {
 constexpr int kWarmUps = 2;
 constexpr std::chrono::milliseconds kWarmTime(300);
 
-double MicrosecondsOf(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-}
-
-struct Timed {
-  GpuCase which;
-  int64_t bytes;
-  int64_t runs;
-  Spread time;
-  double share;  // of the copy's bandwidth
+struct Measured {
+  std::string json;
   bool right;
-};
-
-struct Sized {
-  int64_t bytes;
-  int repetitions;
-  int64_t parts;
-  Spread copy;
-  std::vector<Timed> cases;
 };
 
 // Of one of several launches, queued one behind the other: what a wait costs is spread over them.
@@ -81,135 +61,74 @@ void WarmUp(const Device& device, const std::function<void()>& work) {
   while (std::chrono::steady_clock::now() < end) work();
 }
 
-Sized Measure(const Device& device, const Settings& settings, int64_t bytes) {
-  const GpuArena arena(&device, bytes, settings.arena);
-  Random random(2);
-  std::vector<std::unique_ptr<GpuLists>> lists;
-  for (const GpuCase& which : CasesOf(bytes)) {
-    lists.push_back(std::make_unique<GpuLists>(&device, which, &arena, &random));
-  }
-  const auto repetitions = static_cast<int>(std::max<int64_t>(2, settings.bytes_of_run / bytes));
-  const auto copy = [&](int repetition) {
-    const size_t at = static_cast<size_t>(repetition) % arena.parts * arena.size;
-    device.Copy(arena.dst.data() + at, arena.src.data() + at, arena.size);
-  };
-  // Each round has all of them, in another order: what disturbs the machine for a while disturbs all. The copy comes
-  // last of the series.
-  std::vector<std::vector<double>> series(lists.size() + 1);
-  std::vector<size_t> order(series.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  WarmUp(device, [&] { TimeOf(device, repetitions, [&](int r) { lists.front()->Launch(r); }); });
-  for (int round = -kWarmUps; round < settings.rounds; ++round) {
-    std::shuffle(order.begin(), order.end(), random);
+// Microseconds of each launch. Each round has all of them, in another order: what disturbs the machine for a while
+// disturbs all.
+std::vector<Spread> TimesOf(const Device& device, int repetitions, int rounds,
+                            const std::vector<std::function<void(int)>>& launches, Random* random) {
+  std::vector<std::vector<double>> series(launches.size());
+  std::vector<size_t> order(launches.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  WarmUp(device, [&] { TimeOf(device, repetitions, launches.front()); });
+  for (int round = -kWarmUps; round < rounds; ++round) {
+    std::shuffle(order.begin(), order.end(), *random);
     for (const size_t i : order) {
-      const double time = i < lists.size() ? TimeOf(
-                                                 device, repetitions, [&](int r) { lists[i]->Launch(r); })
-                                           : TimeOf(device, repetitions, copy);
+      const double time = TimeOf(device, repetitions, launches[i]);
       if (round >= 0) series[i].push_back(time);
     }
   }
-  Sized sized = {bytes, repetitions, static_cast<int64_t>(arena.parts), MakeSpread(series.back()), {}};
-  for (size_t i = 0; i < lists.size(); ++i) {
-    const Spread time = MakeSpread(series[i]);
+  std::vector<Spread> times;
+  for (std::vector<double>& each : series) times.push_back(MakeSpread(std::move(each)));
+  return times;
+}
+
+// All cases of one size; prints them.
+Measured Measure(const Device& device, const Settings& settings, int64_t bytes) {
+  const GpuArena arena(&device, bytes, settings.arena);
+  Random random(2);
+  std::vector<std::unique_ptr<GpuLists>> cases;
+  std::vector<std::function<void(int)>> launches;
+  for (const GpuCase& which : CasesOf(bytes)) {
+    cases.push_back(std::make_unique<GpuLists>(&device, which, &arena, &random));
+    launches.emplace_back([lists = cases.back().get()](int repetition) { lists->Launch(repetition); });
+  }
+  launches.emplace_back([&](int repetition) {
+    const size_t at = static_cast<size_t>(repetition) % arena.parts * arena.size;
+    device.Copy(arena.dst.data() + at, arena.src.data() + at, arena.size);
+  });
+  const auto repetitions = static_cast<int>(std::max<int64_t>(2, settings.bytes_of_run / bytes));
+  const std::vector<Spread> times = TimesOf(device, repetitions, settings.rounds, launches, &random);
+  const Spread& copy = times.back();
+  const auto rate = [](int64_t moved, const Spread& time) { return static_cast<double>(moved) / time.median / 1e3; };
+  std::printf("\n%.0f MiB: copy %.1f us, %.0f GB/s\n", static_cast<double>(bytes) / (1 << 20), copy.median,
+              rate(bytes, copy));
+  Measured measured = {"{\"bytes\": " + std::to_string(bytes) + ", \"repetitions\": " + std::to_string(repetitions) +
+                           ", \"copy_us\": " + Json(copy) + ", \"cases\": [",
+                       true};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const GpuLists& lists = *cases[i];
+    const std::string name = NameOf(lists.which());
     // What is read and what is written, each counted half: of a copy, its bytes.
-    const double traffic = static_cast<double>(lists[i]->bytes()) * lists[i]->traffic();
-    const double share = (traffic / time.median) / (static_cast<double>(bytes) / sized.copy.median);
-    sized.cases.push_back({lists[i]->which(), lists[i]->bytes(), lists[i]->runs(), time, share, lists[i]->IsRight()});
-  }
-  return sized;
-}
-
-// Of a list of one row, in microseconds.
-struct Launches {
-  Spread host;      // the call that launches
-  Spread waited;    // and the wait for its end
-  Spread uploaded;  // and, before it, the list's way to the device, as in an exchange
-  Spread empty;     // the wait for a stream that has nothing to do
-};
-
-Launches MeasureLaunches(const Device& device, int rounds) {
-  constexpr int64_t kRow = 8192;
-  constexpr int kQueued = 100;
-  const Memory src(&device, kRow);
-  const Memory dst(&device, kRow);
-  MoveLine line;
-  line.Add(dst.data(), src.data(), kRow);
-  const Memory pinned(&device, sizeof(Move), Memory::Place::kHost);
-  const Memory list(&device, sizeof(Move));
-  std::memcpy(pinned.data(), line.moves.data(), sizeof(Move));
-  const auto upload = [&] { device.Copy(list.data(), pinned.data(), sizeof(Move)); };
-  const auto launch = [&] {
-    device.Must(device.driver().MoveRows(reinterpret_cast<const Move*>(list.data()), 1, line.end, 1, device.stream()),
-                "move rows");
-  };
-  upload();
-  WarmUp(device, [&] { launch(), device.Wait(); });
-  std::vector<double> host;
-  std::vector<double> waited;
-  std::vector<double> uploaded;
-  std::vector<double> empty;
-  for (int round = -kWarmUps; round < rounds; ++round) {
-    const double queued = MicrosecondsOf([&] {
-      for (int i = 0; i < kQueued; ++i) launch();
-    });
-    device.Wait();
-    const double alone = MicrosecondsOf([&] { launch(), device.Wait(); });
-    const double all = MicrosecondsOf([&] { upload(), launch(), device.Wait(); });
-    const double wait = MicrosecondsOf([&] { device.Wait(); });
-    if (round < 0) continue;
-    host.push_back(queued / kQueued);
-    waited.push_back(alone);
-    uploaded.push_back(all);
-    empty.push_back(wait);
-  }
-  return {MakeSpread(host), MakeSpread(waited), MakeSpread(uploaded), MakeSpread(empty)};
-}
-
-double Gigabytes(int64_t bytes, double microseconds) { return static_cast<double>(bytes) / microseconds / 1e3; }
-
-void Print(const Sized& sized, bool judged) {
-  std::printf("\n%.0f MiB: copy %.1f us, %.0f GB/s\n", static_cast<double>(sized.bytes) / (1 << 20), sized.copy.median,
-              Gigabytes(sized.bytes, sized.copy.median));
-  for (const Timed& timed : sized.cases) {
-    const bool missed = judged && timed.which.goal && timed.share < *timed.which.goal;
-    std::printf("  %-32s %8lld runs %9.1f us %6.0f GB/s %6.3f of the copy%s%s\n", NameOf(timed.which).c_str(),
-                static_cast<long long>(timed.runs), timed.time.median, Gigabytes(timed.bytes, timed.time.median),
-                timed.share, missed ? ", goal missed" : "", timed.right ? "" : ", WRONG ROWS");
+    const double share = rate(lists.bytes(), times[i]) * lists.traffic() / rate(bytes, copy);
+    const bool right = lists.IsRight();
+    measured.right = measured.right && right;
+    std::printf("  %-32s %8lld runs %9.1f us %6.0f GB/s %6.3f of the copy%s\n", name.c_str(),
+                static_cast<long long>(lists.runs()), times[i].median, rate(lists.bytes(), times[i]), share,
+                right ? "" : ", WRONG ROWS");
+    measured.json += (i > 0 ? ",\n   " : "\n   ");
+    measured.json += "{\"case\": " + Quoted(name) + ", \"bytes\": " + std::to_string(lists.bytes()) +
+                     ", \"runs\": " + std::to_string(lists.runs()) + ", \"us\": " + Json(times[i]) +
+                     ", \"share_of_copy\": " + Json(std::optional(share)) + ", \"goal\": " + Json(lists.which().goal) +
+                     ", \"right\": " + (right ? "true" : "false") + "}";
   }
   std::fflush(stdout);
+  measured.json += "\n  ]}";
+  return measured;
 }
 
-void Print(const Launches& launches) {
-  std::printf("one row: launch %.2f us on the host; with its end %.2f; with its list %.2f; nothing at all %.2f\n",
-              launches.host.median, launches.waited.median, launches.uploaded.median, launches.empty.median);
-  std::fflush(stdout);
-}
-
-std::string ToJson(const Timed& timed) {
-  return "{\"case\": " + Quoted(NameOf(timed.which)) + ", \"bytes\": " + std::to_string(timed.bytes) +
-         ", \"row_bytes\": " + std::to_string(timed.which.row_bytes) + ", \"runs\": " + std::to_string(timed.runs) +
-         ", \"us\": " + Json(timed.time) + ", \"share_of_copy\": " + Json(std::optional(timed.share)) +
-         ", \"goal\": " + Json(timed.which.goal) + ", \"right\": " + (timed.right ? "true" : "false") + "}";
-}
-
-std::string ToJson(const Sized& sized) {
-  std::string json =
-      "{\"bytes\": " + std::to_string(sized.bytes) + ", \"repetitions\": " + std::to_string(sized.repetitions) +
-      ", \"parts_of_arena\": " + std::to_string(sized.parts) + ", \"copy_us\": " + Json(sized.copy) + ", \"cases\": [";
-  for (size_t i = 0; i < sized.cases.size(); ++i) json += (i > 0 ? ",\n   " : "\n   ") + ToJson(sized.cases[i]);
-  return json + "\n  ]}";
-}
-
-bool WriteJson(const std::string& path, const Device& device, double load, const Launches& launches,
-               const std::vector<Sized>& sizes) {
+bool WriteJson(const std::string& path, const Device& device, const std::string& sizes) {
   std::ofstream file(path);
-  file << "{\n"
-       << JsonHead("fastjax-gpu-kernels-1", load) << ",\n \"platform\": " << Quoted(device.driver().platform)
-       << ", \"max_blocks\": " << device.max_blocks() << ",\n \"one_row_us\": {\"launch\": " << Json(launches.host)
-       << ", \"waited\": " << Json(launches.waited) << ", \"uploaded\": " << Json(launches.uploaded)
-       << ", \"empty_stream\": " << Json(launches.empty) << "},\n \"sizes\": [";
-  for (size_t i = 0; i < sizes.size(); ++i) file << (i > 0 ? ",\n  " : "\n  ") << ToJson(sizes[i]);
-  file << "\n ]\n}\n";
+  file << "{\n \"platform\": " << Quoted(device.driver().platform) << ", \"max_blocks\": " << device.max_blocks()
+       << ",\n \"sizes\": [" << sizes << "\n ]\n}\n";
   return file.flush().good();
 }
 
@@ -217,20 +136,17 @@ int Main(const std::string& library, const std::string& json, bool tiny) {
   constexpr int64_t kMiB = 1 << 20;
   const Settings settings = tiny ? Settings{{64 << 10, kMiB}, 2, 2 * kMiB, kMiB}
                                  : Settings{{64 * kMiB, 256 * kMiB, 1024 * kMiB}, 24, 1024 * kMiB, 2048 * kMiB};
-  const double load = LoadAverage();
   const Device device(library);
   std::printf("%s, at most %d blocks%s\n", device.driver().platform, device.max_blocks(),
               device.emulated() ? ": times of an emulated GPU mean nothing" : "");
-  const Launches launches = MeasureLaunches(device, settings.rounds);
-  Print(launches);
-  std::vector<Sized> sizes;
+  std::string sizes;
   bool right = true;
   for (const int64_t bytes : settings.sizes) {
-    sizes.push_back(Measure(device, settings, bytes));
-    Print(sizes.back(), !device.emulated());
-    for (const Timed& timed : sizes.back().cases) right = right && timed.right;
+    const Measured measured = Measure(device, settings, bytes);
+    right = right && measured.right;
+    sizes += (sizes.empty() ? "\n  " : ",\n  ") + measured.json;
     // After each size, so that a run that is stopped leaves what it has.
-    if (!json.empty() && !WriteJson(json, device, load, launches, sizes)) {
+    if (!json.empty() && !WriteJson(json, device, sizes)) {
       std::fprintf(stderr, "gpu_kernels: cannot write %s\n", json.c_str());
       return 1;
     }

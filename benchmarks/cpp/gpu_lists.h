@@ -1,16 +1,32 @@
-// A case's lists on a device, and the rows that they are about.
+// The lists of rows that the GPU's kernels are timed on, and the rows that they are about.
 #ifndef FASTJAX_BENCHMARKS_CPP_GPU_LISTS_H_
 #define FASTJAX_BENCHMARKS_CPP_GPU_LISTS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "gpu_cases.h"
 #include "support/gpu_driver/device.h"
+#include "support/gpu_driver/lists.h"
 
 namespace fastjax::bench {
+
+// Rows to 32 peers, of a popularity that falls as 1 / rank^0.8.
+struct GpuCase {
+  bool gathers;  // runs lie apart where they are read, or where they are written
+  int64_t row_bytes;
+  int32_t updates;             // runs to each peer; 0: every row is a run of its own
+  std::optional<double> goal;  // the share of a copy's bandwidth that is wanted
+  int32_t sources = 0;         // 0: rows are moved; else each is the sum of so many, of bfloat16s
+};
+
+std::string NameOf(const GpuCase& which);
+
+// All that are timed with lines of about so many bytes.
+std::vector<GpuCase> CasesOf(int64_t bytes);
 
 // The rows of all lists of one size, many times over: repetitions that go from part to part do not find them in a
 // cache.

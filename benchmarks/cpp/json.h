@@ -1,13 +1,21 @@
-// Parts of the records that the programs write: times summed up, and JSON.
+// Parts of the records that the programs write: times, summed up, and JSON.
 #ifndef FASTJAX_BENCHMARKS_CPP_JSON_H_
 #define FASTJAX_BENCHMARKS_CPP_JSON_H_
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace fastjax::bench {
+
+template <typename Work>
+double MicrosecondsOf(Work work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
 
 // What several times of one thing are summed up as. In microseconds.
 struct Spread {
@@ -20,16 +28,9 @@ struct Spread {
 };
 Spread MakeSpread(std::vector<double> microseconds);
 
-std::string Format(const char* format, double value);
 std::string Quoted(const std::string& text);
 std::string Json(const std::optional<double>& value);
 std::string Json(const Spread& spread);
-
-// The members that every record begins with: what it is, and what it was made on and with.
-std::string JsonHead(const std::string& schema, double load_at_start);
-
-// Of the last minute; negative where the system does not say.
-double LoadAverage();
 
 }  // namespace fastjax::bench
 

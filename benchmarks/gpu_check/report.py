@@ -70,13 +70,7 @@ def _kernels(result: dict[str, Any]) -> str:
             )
         rate = f"{sized['bytes'] / copy['median'] / 1e3:.0f}"
         rows.append(("copy", size, "", _times(copy), rate, "1", ""))
-    one = {name: f"{found['median']:.2f}" for name, found in result["one_row_us"].items()}
-    return (
-        _table(("rows", "bytes", "runs", "us", "GB/s", "of copy", "goal"), rows)
-        + f"\n\nOne row: {one['launch']} us of the host for a launch; {one['waited']} with the "
-        f"wait for its end, {one['uploaded']} with its list's way to the device too; a wait "
-        f"for nothing {one['empty_stream']}."
-    )
+    return _table(("rows", "bytes", "runs", "us", "GB/s", "of copy", "goal"), rows)
 
 
 def cells(made: Mapping[str, Any]) -> list[str]:

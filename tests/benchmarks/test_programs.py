@@ -16,8 +16,8 @@ TINY = "--servers 2 --rails 1 --rate 1gbit"
 LAYER = f"{TINY} --seconds 0.002 --rounds 1 --row-bytes 64"
 
 PROGRAMS = {
-    "schedules.py": "--tables bound flow planner --servers 2 4 --seeds 1",
-    "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32 --rows 256",
+    "schedules.py": "--tables bound flow --servers 2 4 --seeds 1",
+    "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32",
     "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
     "simulated_cluster.py": "",
     "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --schedulers fast --delay 0.001",
