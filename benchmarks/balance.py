@@ -1,10 +1,8 @@
-"""Rows of the slowest device, with and without levelled experts, and the memory of rounds.
+"""Rows of the slowest device, with and without levelled experts.
 
     python benchmarks/balance.py --json benchmarks/results/balance.json
 
-8 CPU devices play servers of 8, 4 and 2. Compiled layers count their rows (`moe.LayerStats`); XLA's
-buffer assignment says what a layer takes besides arguments and results, by the same with room for
-all rows that can arrive.
+8 CPU devices play servers of 8, 4 and 2. Compiled layers count their rows (`moe.LayerStats`).
 """
 
 import argparse
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import records
 from moe_layer import TRACES, routing
@@ -112,23 +109,6 @@ def cells_of(servers: int, experts: int, loads: Loads) -> list[dict[str, Any]]:
     return cells
 
 
-def memory(servers: int, tokens: int, width: int, factor: float | None) -> list[int]:
-    """Bytes of temporary arrays of a layer of 8 of 64 experts, forward and with gradients."""
-    topology = fastjax.Topology(servers, DEVICES // servers)
-    expert = lambda rows, params: jax.nn.gelu(rows @ params[0]) @ params[1]  # noqa: E731
-    layer = on_devices(expert, num_experts=64, topology=topology, buffer_factor=factor)
-    loss = lambda x, params, ids: (layer(x, ids, params)[0] ** 2).sum()  # noqa: E731
-    shape = lambda *dims: jax.ShapeDtypeStruct(dims, jnp.float32)  # noqa: E731
-    x, ids = shape(DEVICES * tokens, width), jax.ShapeDtypeStruct((DEVICES * tokens, 8), jnp.int32)
-    params = shape(64, width, width // 2), shape(64, width // 2, width)
-    lowered = (
-        jax.jit(lambda x, params, ids: layer(x, ids, params)[0]).lower(x, params, ids),
-        jax.jit(jax.grad(loss, (0, 1))).lower(x, params, ids),
-    )
-    analyses: list[Any] = [one.compile().memory_analysis() for one in lowered]
-    return [analysis.temp_size_in_bytes for analysis in analyses]
-
-
 def page(record: dict[str, Any], title: str) -> str:
     """The record as Markdown."""
     rows = [
@@ -149,20 +129,7 @@ def page(record: dict[str, Any], title: str) -> str:
         f"[traces](../traces/README.md) of a model's training, {record['traced_tokens']} tokens a "
         "device; an auxiliary loss had kept its experts about equally busy."
     )
-    sizes = (
-        "Temporary memory of a compiled layer with the default room, by one with room for all rows "
-        f"that can arrive: {record['tokens']} tokens of {4 * record['width']} bytes a device, 8 of "
-        "64 experts, float32."
-    )
-    ratios = [
-        [
-            f"{cell['servers']} x {DEVICES // cell['servers']}",
-            *(f"{a / b:.2f}" for a, b in zip(cell["default"], cell["for_all"], strict=True)),
-        ]
-        for cell in record["memory"]
-    ]
-    parts = [f"# {title}", about, records.table([*header, "dropped"], rows), sizes]
-    parts += [records.table(["servers", "forward", "with gradients"], ratios, texts=1)]
+    parts = [f"# {title}", about, records.table([*header, "dropped"], rows)]
     return "\n\n".join([*parts, records.conditions(record)]) + "\n"
 
 
@@ -170,13 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints the page, and writes the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=2048, help="of a device")
-    parser.add_argument("--width", type=int, default=1024, help="of a token, in the memory's part")
     parser.add_argument("--experts", type=int, nargs="+", default=(64, 256))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    record = records.stamp(SCHEMA)
-    record |= {"tokens": options.tokens, "width": options.width}
+    record = records.stamp(SCHEMA) | {"tokens": options.tokens}
     record["traced_tokens"] = routing(min(TRACES)).shape[1]
     of_traces = [(experts, traced(experts)) for experts in TRACES]
     of_laws = [
@@ -189,14 +154,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for servers in SERVERS
         for experts, loads in (*of_laws, *of_traces)
         for cell in cells_of(servers, experts, loads)
-    ]
-    record["memory"] = [
-        {
-            "servers": servers,
-            "default": memory(servers, options.tokens, options.width, None),
-            "for_all": memory(servers, options.tokens, options.width, float(DEVICES)),
-        }
-        for servers in (1, 4)
     ]
     records.publish(page(record, "Levelled experts"), record, options.json)
     return int(any(cell["dropped"] for cell in record["loads"]))

@@ -19,7 +19,7 @@ import records
 from workloads import TRACE, TRACE_DEVICES
 
 import fastjax
-from fastjax import moe, plan_ragged_all_to_all, scheduling
+from fastjax import moe, scheduling
 from fastjax.cli.shared.device_workload import start_backend
 from fastjax.traffic import read_routing_trace
 
@@ -84,21 +84,6 @@ class Problem:
         mapped = jax.jit(jax.shard_map(local, mesh=self.mesh, in_specs=_P, out_specs=_P))
         return lambda: jax.block_until_ready(mapped(self._ids, self._floats, self._ct))
 
-    def planning(self, options: dict[str, Any]) -> Callable[[], Any]:
-        """What is done before rows can move: all counts to all devices, and the plan."""
-        owners = self.ids // (self.experts // TRACE_DEVICES)
-        counts = self._put(
-            np.array([np.bincount(d.ravel(), minlength=TRACE_DEVICES) for d in owners]).ravel()
-        )
-
-        def local(counts: Any) -> Any:
-            counted = jax.lax.all_gather(counts, AXIS)
-            plan = plan_ragged_all_to_all(counts, axis_name=AXIS, **options)
-            return jax.tree.map(lambda a: a.reshape(1, -1), (plan, counted))
-
-        mapped = jax.jit(jax.shard_map(local, mesh=self.mesh, in_specs=_P, out_specs=_P))
-        return lambda: jax.block_until_ready(mapped(counts))
-
 
 def without_experts(experts: int, options: dict[str, Any]) -> layers.Layer:
     """The layer with nothing between dispatch and combine."""
@@ -131,8 +116,7 @@ def measure(problem: Problem, servers: int, rounds: int) -> list[dict[str, Any]]
     for name in scheduling.schedulers_in_programs():
         options = {"scheduler": name, "topology": topology}
         whole[name] = problem.program(layers.fast(**options))
-        parts[f"{name}: exchange"] = problem.program(without_experts(problem.experts, options))
-        parts[f"{name}: planning"] = problem.planning(options)
+        parts[name] = problem.program(without_experts(problem.experts, options))
     wanted = whole[DENSE]()
     differs = {name: largest_difference(run(), wanted) for name, run in whole.items()}
     wrong = {name: value for name, value in differs.items() if not value <= MOST_DIFFERENCE}
@@ -140,7 +124,8 @@ def measure(problem: Problem, servers: int, rounds: int) -> list[dict[str, Any]]
         raise AssertionError(f"results differ from the dense layer's, by {wrong} of the largest.")
     for run in parts.values():  # compiles it
         run()
-    seconds = report.by_turns(whole | parts, rounds, settle=SETTLE_SECONDS)
+    exchanges = {f"{name}: exchanges": run for name, run in parts.items()}
+    seconds = report.by_turns(whole | exchanges, rounds, settle=SETTLE_SECONDS)
     cells = []
     for name in whole:
         ratios = np.array(seconds[DENSE]) / np.array(seconds[name])
@@ -148,29 +133,26 @@ def measure(problem: Problem, servers: int, rounds: int) -> list[dict[str, Any]]
         cell |= {"ms": records.spread(seconds[name]), "differs": differs[name]}
         cell["faster"] = float(np.median(seconds[DENSE]) / np.median(seconds[name]))
         cell["ratios"] = [float(r) for r in np.percentile(ratios, [25, 75])]
-        for part in ("exchange", "planning"):
-            if name != DENSE:
-                cell[part] = records.spread(seconds[f"{name}: {part}"])
+        if name != DENSE:
+            cell["exchange"] = records.spread(seconds[f"{name}: exchanges"])
         cells.append(cell)
     return cells
 
 
 def as_table(cells: Sequence[dict[str, Any]]) -> str:
     header = ["layer", "ms", "quartiles", "times as fast", "quartiles of the rounds' ratios"]
-    header += ["exchanges alone, ms", "quartiles", "share", "planning alone, ms", "quartiles"]
+    header += ["exchanges alone, ms", "quartiles", "share"]
     rows = []
     for cell in cells:
         low, high = cell["ratios"]
         row = [cell["layer"], *_times(cell["ms"])]
         row += [f"{cell['faster']:.2f}", f"{low:.2f} to {high:.2f}"]
-        for part in ("exchange", "planning"):
-            if part in cell:
-                share = cell[part]["median"] / cell["ms"]["median"]
-                row += [*_times(cell[part]), f"{share:.1%}"]
-            else:
-                row += ["-"] * 3
-        rows.append(row)
-    return records.table([*header, "share"], rows, texts=1)
+        alone = ["-"] * 3
+        if "exchange" in cell:
+            share = cell["exchange"]["median"] / cell["ms"]["median"]
+            alone = [*_times(cell["exchange"]), f"{share:.1%}"]
+        rows.append(row + alone)
+    return records.table(header, rows, texts=1)
 
 
 def _times(ms: dict[str, float]) -> list[str]:
@@ -190,9 +172,8 @@ def page(record: dict[str, Any], title: str) -> str:
         "on all that room in one batched product: what can be compiled beforehand without "
         "dropping tokens. The others: `moe.dispatch`, `moe.grouped_map` and `moe.combine`, by "
         "scheduler. *exchanges alone*: the same without experts, forward and backward: sorting, "
-        "counts, the plan, four exchanges, and adding up. *planning alone*: a program that shares "
-        "counts and plans, its launch on all devices included, which is most of it. The shares "
-        "are of these programs' times, not of parts of the layer's: what overlaps counts in full."
+        "counts, the plan, four exchanges, and adding up; its share is of that program's time, "
+        "not of a part of the layer's: what overlaps counts in full."
     )
     parts = [f"# {title}", about]
     for routed in record["routing"]:

@@ -4,17 +4,17 @@
 
 Both run side by side on this machine, by turns: the same rows, the same scheduler and topology. The
 exit status is 1 where the median is more than --most times that of one process at 1 MiB a device or
-more. Then small exchanges: nothing to send, which is the rendezvous of the processes and their
-devices, and a row for each pair of devices.
+more.
 """
 
 import argparse
+import itertools
 import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -31,84 +31,76 @@ import multiprocess
 SCHEMA = "fastjax-processes-1"
 ROW_BYTES = 4096
 SHAPE = (2, 4)
-SMALL_SHAPES = ((2, 1), (2, 4), (4, 2))
-SMALL_ELEMENTS = 16
 KIB = 1 << 10
 JUDGED_FROM = 1 << 20
 TURN_SECONDS = 0.05  # of exchanges, that a turn takes at least
 
 
-@contextmanager
-def fleet_of(*shapes: tuple[int, int]) -> Generator["Fleet"]:
-    """Jobs on this machine, of so many processes and devices of each."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        fleet = Fleet({shape: _start(stack, f"{folder}/{shape}", shape) for shape in shapes})
-        yield fleet
-        for shape in shapes:
-            fleet.tell(shape, "end")
-
-
-def _start(stack: ExitStack, address: str, shape: tuple[int, int]) -> list[connection.Connection]:
-    key = secrets.token_bytes(16)
-    listener = stack.enter_context(connection.Listener(address, "AF_UNIX", authkey=key))
-    stack.enter_context(
-        multiprocess.Job(
-            exchange_server.__file__,
-            "serve",
-            processes=shape[0],
-            devices=shape[1],
-            arguments={"address": address, "key": key.hex()},
-        )
-    )
-    # All before any: their backends start together.
-    processes = [stack.enter_context(listener.accept()) for _ in range(shape[0])]
-    found = {process.recv()[1]: process for process in processes}
-    return [found[number] for number in sorted(found)]
-
-
 class Fleet:
-    """Jobs that time what they are asked to.
+    """A job of one process and one of several, on this machine, that time what they are asked to.
 
     Args:
-      processes: of each job, by its shape.
+      stack: ends them.
     """
 
-    def __init__(self, processes: dict[tuple[int, int], list[connection.Connection]]) -> None:
-        self._processes = processes
+    def __init__(self, stack: ExitStack) -> None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        self._jobs = [
+            self._start(stack, f"{folder}/{processes}", processes, devices)
+            for processes, devices in ((1, SHAPE[0] * SHAPE[1]), SHAPE)
+        ]
 
-    def tell(self, shape: tuple[int, int], *what: Any) -> None:
-        for process in self._processes[shape]:
+    @staticmethod
+    def _start(
+        stack: ExitStack, address: str, processes: int, devices: int
+    ) -> list[connection.Connection]:
+        key = secrets.token_bytes(16)
+        listener = stack.enter_context(connection.Listener(address, "AF_UNIX", authkey=key))
+        stack.enter_context(
+            multiprocess.Job(
+                exchange_server.__file__,
+                "serve",
+                processes=processes,
+                devices=devices,
+                arguments={"address": address, "key": key.hex()},
+            )
+        )
+        # All before any: their backends start together.
+        asked = [stack.enter_context(listener.accept()) for _ in range(processes)]
+        found = {process.recv(): process for process in asked}
+        return [found[number] for number in sorted(found)]
+
+    def network(self) -> Any:
+        """State of the connections of the several."""
+        return self._ask(self._jobs[1], "network")[0]
+
+    def end(self) -> None:
+        for process in itertools.chain(*self._jobs):
+            process.send(("end",))
+
+    @staticmethod
+    def _ask(job: list[connection.Connection], *what: Any) -> list[Any]:
+        """What every process of a job answers."""
+        for process in job:
             process.send(what)
+        return [process.recv() for process in job]
 
-    def ask(self, shape: tuple[int, int], *what: Any) -> list[Any]:
-        """What every process of the job answers."""
-        self.tell(shape, *what)
-        return [process.recv() for process in self._processes[shape]]
-
-    def side_by_side(
-        self,
-        traffic: np.ndarray,
-        elements: int,
-        scheduler: str,
-        topology: tuple[int, int],
-        rounds: int,
-    ) -> list[list[float]]:
-        """Seconds of an exchange, of every turn of every job; by turns, in random order."""
-        turns, shapes = {}, list(self._processes)
-        for shape in shapes:
-            wrong = sum(self.ask(shape, "prepare", traffic, elements, scheduler, topology))
+    def side_by_side(self, traffic: np.ndarray, scheduler: str, rounds: int) -> list[list[float]]:
+        """Seconds of an exchange, of every turn of both jobs; by turns, in random order."""
+        turns = []
+        for job in self._jobs:
+            wrong = sum(self._ask(job, "prepare", traffic, ROW_BYTES, scheduler, SHAPE))
             if wrong:
-                raise AssertionError(f"{wrong} rows are wrong: {shape}, {scheduler}, {topology}")
-            one = max(self.ask(shape, "run", 3)) / 3
-            turns[shape] = max(1, round(TURN_SECONDS / one))
-        seconds: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+                raise AssertionError(f"{wrong} rows are wrong: {len(job)} processes, {scheduler}")
+            one = max(self._ask(job, "run", 3)) / 3
+            turns.append(max(1, round(TURN_SECONDS / one)))
+        seconds: list[list[float]] = [[], []]
         rng = np.random.default_rng(0)
         for _ in range(rounds):
-            for at in rng.permutation(len(shapes)):
-                shape = shapes[at]
-                took = max(self.ask(shape, "run", turns[shape]))
-                seconds[shape].append(took / turns[shape])
-        return [seconds[shape] for shape in shapes]
+            for at in rng.permutation(2):
+                took = max(self._ask(self._jobs[at], "run", turns[at]))
+                seconds[at].append(took / turns[at])
+        return seconds
 
 
 def compare(
@@ -116,13 +108,14 @@ def compare(
 ) -> dict[str, Any]:
     """Exchanges of so many bytes a device."""
     cells = []
-    with fleet_of((1, SHAPE[0] * SHAPE[1]), SHAPE) as fleet:
+    with ExitStack() as stack:
+        fleet = Fleet(stack)
         for size in sizes:
             traffic = WORKLOADS[workload](*SHAPE, size // ROW_BYTES, 0)
             tiles = traffic.reshape(SHAPE * 2).sum(axis=(1, 3))
             crossing = 1 - tiles.trace() / tiles.sum()
             for scheduler in schedulers:
-                one, several = fleet.side_by_side(traffic, ROW_BYTES // 4, scheduler, SHAPE, rounds)
+                one, several = fleet.side_by_side(traffic, scheduler, rounds)
                 ratios = np.array(several) / np.array(one)
                 cell = {
                     "bytes": size,
@@ -135,32 +128,9 @@ def compare(
                 cell["load"] = round(os.getloadavg()[0], 1)
                 cells.append(cell)
                 print(cell, flush=True)
-        network = fleet.ask(SHAPE, "network")[0]
+        network = fleet.network()
+        fleet.end()
     return {"cells": cells, "connections": repr(network["nics"])}
-
-
-def small(rounds: int) -> list[dict[str, Any]]:
-    """Exchanges of a row for each pair of devices, and of nothing."""
-    cells = []
-    for shape in SMALL_SHAPES:
-        devices = shape[0] * shape[1]
-        kinds = {
-            "no exchange": (np.zeros((devices, devices), np.int64), ""),
-            "nothing to send": (np.zeros((devices, devices), np.int64), "fast"),
-            "a row for each": (np.ones((devices, devices), np.int64), "fast"),
-        }
-        with fleet_of((1, devices), shape) as fleet:
-            for name, (traffic, scheduler) in kinds.items():
-                one, several = fleet.side_by_side(traffic, SMALL_ELEMENTS, scheduler, shape, rounds)
-                cell = {
-                    "shape": shape,
-                    "name": name,
-                    "one": records.spread(one),
-                    "several": records.spread(several),
-                }
-                cells.append(cell)
-                print(cell, flush=True)
-    return cells
 
 
 def size_table(cells: Sequence[dict[str, Any]]) -> str:
@@ -174,25 +144,6 @@ def size_table(cells: Sequence[dict[str, Any]]) -> str:
         low, high = cell["ratios"]
         rows.append([*row, f"{cell['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cell['load']:g}"])
     return records.table(header, rows, texts=1)
-
-
-def small_table(cells: Sequence[dict[str, Any]]) -> str:
-    header = ["processes x devices", "program", "µs", "quartiles", "one process, µs"]
-    header += ["quartiles", "share of the meeting"]
-    rows = []
-    by_key = {(*cell["shape"], cell["name"]): cell["several"]["median"] for cell in cells}
-    for cell in cells:
-        row = [f"{cell['shape'][0]} x {cell['shape'][1]}", cell["name"]]
-        for side in (cell["several"], cell["one"]):
-            low, middle, high = (side[part] * 1e3 for part in ("p25", "median", "p75"))
-            row += [f"{middle:.0f}", f"{low:.0f} to {high:.0f}"]
-        none, nothing, few = (
-            by_key[*cell["shape"], name]
-            for name in ("no exchange", "nothing to send", "a row for each")
-        )
-        share = f"{(nothing - none) / (few - none):.0%}" if cell["name"] == "a row for each" else ""
-        rows.append([*row, share])
-    return records.table(header, rows)
 
 
 def page(record: dict[str, Any], title: str) -> str:
@@ -211,13 +162,6 @@ def page(record: dict[str, Any], title: str) -> str:
         "of the process that has them; all else goes through memory that two processes share."
     )
     parts = [f"# {title}", about, size_table(record["cells"]), connections]
-    if record["small"]:
-        meeting = (
-            f"Small exchanges, rows of {4 * SMALL_ELEMENTS} bytes. *share of the meeting*: of what "
-            "an exchange adds to the program, the part that it takes to meet and to learn each "
-            "other's sizes, which is all there is when there is nothing to send."
-        )
-        parts += [meeting, small_table(record["small"])]
     return "\n\n".join([*parts, records.conditions(record)]) + "\n"
 
 
@@ -228,7 +172,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--schedulers", nargs="+", default=["direct", "spreadout", "fast"])
     parser.add_argument("--workload", default="pair-zipf 0.8", choices=WORKLOADS)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--small", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--most", type=float, default=2.0, help="times one process's time")
     parser.add_argument("--json", type=Path, help="file for the record")
     options = parser.parse_args(arguments)
@@ -242,7 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     sizes = [size * KIB for size in options.kib]
     record |= compare(sizes, options.schedulers, options.workload, options.rounds)
-    record["small"] = small(options.rounds) if options.small else []
     records.publish(page(record, "Processes of one host"), record, options.json)
     judged = [cell for cell in record["cells"] if cell["bytes"] >= JUDGED_FROM]
     return 1 if any(cell["ratio"] > options.most for cell in judged) else 0

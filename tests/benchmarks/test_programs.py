@@ -18,13 +18,13 @@ LAYER = f"{TINY} --seconds 0.002 --rounds 1 --row-bytes 64"
 PROGRAMS = {
     "schedules.py": "--tables bound flow --servers 2 4 --seeds 1",
     "deduplication.py": "--models gpt-oss-120b --servers 2 --seeds 1 --tokens 32",
-    "processes.py": "--kib 32 --schedulers direct --rounds 1 --no-small",
+    "processes.py": "--kib 32 --schedulers direct --rounds 1",
     "simulated_cluster.py": "",
     "emulated_cluster bench": f"{LAYER} --workloads pair-zipf --schedulers fast --delay 0.001",
 }
 LONG = {
     "moe_layer.py": "--tokens 16 --width 8 --inner 8 --rounds 1 --experts 8 --least 0",
-    "balance.py": "--tokens 16 --width 16 --experts 16",
+    "balance.py": "--tokens 16 --experts 16",
     "emulated_cluster layer": f"{LAYER} --layers 4:2:0 --backward",
     "emulated_cluster overlap": f"{LAYER} --experts 4 --top-k 2 --chunks 1 2 --ratios 1 "
     "--timelines",
