@@ -28,7 +28,7 @@ LONG = {
     "emulated_cluster layer": f"{LAYER} --layers 4:2:0 --backward",
     "emulated_cluster overlap": f"{LAYER} --experts 4 --top-k 2 --chunks 1 2 --ratios 1 "
     "--timelines",
-    "layer_memory.py": "--tokens 64 --width 64 --runs 1",
+    "layer_memory.py": "--tokens 64 --width 64",
     "endurance.py": "--exchanges 100 --programs 3 --steps 0 --jobs 2",
     "fault_matrix.py": "--only wrong",
     "emulated_cluster train": f"{TINY} --steps 1 --rounds 1 --sequences 1 --width 16 "
