@@ -77,9 +77,9 @@ $(XLA_STAMP): | $(STAMPS)/venv
 $(STAMPS)/installed: $(SOURCES) $(XLA_STAMP) $(STAMPS)/build-tools
 ifdef WHEEL
 	$(PIP) --force-reinstall --no-deps $(WHEEL)
-	$(PIP) 'fastjax[bench,plot] @ file://$(abspath $(WHEEL))'
+	$(PIP) 'fastjax[plot] @ file://$(abspath $(WHEEL))'
 else
-	$(INSTALL) '.[bench,plot]'
+	$(INSTALL) '.[plot]'
 endif
 	@touch $@
 

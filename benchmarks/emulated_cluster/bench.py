@@ -1,17 +1,19 @@
 """Exchanges in the cluster: a job in it, the record of what its processes saw, and its page."""
 
+import argparse
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import records
 
 from emulated_cluster import launch, probe, work
 from emulated_cluster.fabric import Fabric
-from emulated_cluster.options import BenchOptions
+from emulated_cluster.options import add_job, add_rows, count, fabric_of
 from fastjax.cli.shared.machine import usable_cores
+from fastjax.scheduling import schedulers_in_programs
 
 SCHEMA = "fastjax-emulated-cluster-2"
 FAN_INS = (1, 3, 6)
@@ -37,7 +39,22 @@ LEGEND = (
 )
 
 
-def run(options: BenchOptions) -> dict[str, Any]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_job(parser, rounds=5)
+    add_rows(parser, seconds=2.0)
+    add, known = parser.add_argument, schedulers_in_programs()
+    add("--workloads", nargs="+", default=[*work.WORKLOADS], choices=work.WORKLOADS)
+    add("--schedulers", nargs="+", default=known, choices=known, help="those to measure")
+    add(
+        "--baselines",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether to measure what there is without fastjax",
+    )
+    add("--baseline-rounds", type=count, default=3, help="of each baseline: the first rounds")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
     """Makes the cluster, measures everything in it and returns the record."""
     names = ("row_bytes", "seed", "rounds", "baseline_rounds", "seconds")
     with launch.recorded(SCHEMA, options, names) as (record, fabric):
@@ -67,7 +84,7 @@ def reference(fabric: Fabric, seconds: float) -> dict[str, float]:
     }
 
 
-def start_ups(options: BenchOptions, fabric: Fabric) -> dict[str, Any]:
+def start_ups(options: argparse.Namespace, fabric: Fabric) -> dict[str, Any]:
     """What an exchange takes in which nothing crosses, and one with a single flow, by itself.
 
     The first is what it takes to collect the counts; what the second takes beyond that and beyond
@@ -77,20 +94,20 @@ def start_ups(options: BenchOptions, fabric: Fabric) -> dict[str, Any]:
     flow = nothing.copy()
     size = max(_FLOW_SECONDS * fabric.rate / 8, _FLOW_BYTES)
     flow[0, -1] = math.ceil(size / options.row_bytes)
-    rounds = dataclasses.replace(
-        options, schedulers=("direct",), baselines=False, rounds=_FLOW_ROUNDS
+    alone = {"schedulers": ["direct"], "baselines": False, "rounds": _FLOW_ROUNDS}
+    results = run_job(
+        argparse.Namespace(**vars(options) | alone), fabric, {"nothing": nothing, "flow": flow}
     )
-    results = run_job(rounds, fabric, {"nothing": nothing, "flow": flow})
-    seconds = {
-        name: _merge([result[name]["direct"] for result in results], 1.0, 1)["all_s"]
-        for name in ("nothing", "flow")
+    seen = {
+        name: merged([result[name]["direct"] for result in results]) for name in ("nothing", "flow")
     }
-    wrong = sum(result[name]["direct"]["wrong"] for result in results for name in seconds)
+    seconds = {name: [round(s, 4) for s in each.seconds] for name, each in seen.items()}
+    wrong = sum(each.wrong for each in seen.values())
     return {**seconds, "flow_bytes": int(flow[0, -1]) * options.row_bytes, "wrong": wrong}
 
 
 def run_job(
-    options: BenchOptions, fabric: Fabric, traffic: dict[str, np.ndarray]
+    options: argparse.Namespace, fabric: Fabric, traffic: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
     """What each process measured, by workload and scheme."""
     names = ("row_bytes", "schedulers", "baselines", "rounds", "baseline_rounds", "seed")
@@ -104,10 +121,13 @@ def run_job(
 
 
 def summary(
-    options: BenchOptions, workload: str, traffic: np.ndarray, results: list[dict[str, Any]]
+    options: argparse.Namespace,
+    workload: str,
+    traffic: np.ndarray,
+    results: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """One workload's part of the record."""
-    fabric = options.fabric()
+    fabric = fabric_of(options)
     load = work.load(traffic, fabric.rails, options.row_bytes)
     limit = load.seconds(fabric.rails, fabric.rate)
     return {
@@ -117,51 +137,67 @@ def summary(
         "limit_s": limit,
         "nic_limit": load.nic * 8 / fabric.rate / limit,
         "schemes": [
-            {"scheme": name} | _merge([result[name] for result in results], limit, load.total)
+            {"scheme": name} | _scheme([result[name] for result in results], limit, load.total)
             for name in results[0]
         ],
     }
 
 
-def _merge(parts: list[dict[str, Any]], limit: float, total: int) -> dict[str, Any]:
-    """One scheme as all processes saw it: from the first start to the last end."""
+class Merged(NamedTuple):
+    """A program as all processes saw it: from the first start to the last end of each run.
+
+    Attributes:
+      wrong: rows or tokens.
+      seconds: of each run.
+      sent: bytes, shape (runs, servers, cables); the trunk comes last.
+      machine_busy: share of all cores, whoever used them, of the busiest run.
+      job_busy: the same of what the job's processes were charged.
+    """
+
+    wrong: int
+    seconds: list[float]
+    sent: np.ndarray
+    machine_busy: float
+    job_busy: float
+
+
+def merged(parts: Sequence[dict[str, Any]]) -> Merged:
+    """Of what each process saw."""
+    seconds, machine, job = [], [], []
+    runs = list(zip(*(part["runs"] for part in parts), strict=True))
+    for run in runs:
+        first = min(run, key=lambda part: part["start"])
+        last = max(run, key=lambda part: part["end"])
+        seconds.append(last["end"] - first["start"])
+        (before, busy_before), (after, busy_after) = first["ticks"][0], last["ticks"][1]
+        machine.append((busy_after - busy_before) / max(1, after - before))
+        job.append(sum(part["cpu"] for part in run) / seconds[-1] / usable_cores())
+    sent = np.array([[part["sent"] for part in run] for run in runs])
+    wrong = sum(part["wrong"] for part in parts)
+    return Merged(wrong, seconds, sent, round(max(machine), 3), round(max(job), 3))
+
+
+def _scheme(parts: list[dict[str, Any]], limit: float, total: int) -> dict[str, Any]:
+    """One scheme's part of the record."""
     skipped = [part["skipped"] for part in parts if "skipped" in part]
     if skipped:
         return {"skipped": skipped[0]}
-    runs = list(zip(*(part["runs"] for part in parts), strict=True))
-    merged = [merge_run(run) for run in runs]
-    seconds = [run["seconds"] for run in merged]
-    # By server and cable, of a mean run.
-    sent = np.mean([[part["sent"] for part in run] for run in runs], axis=0)
+    seen = merged(parts)
+    sent = seen.sent.mean(0)  # by server and cable, of a mean run
     # Of the NICs, or of the trunks, whichever the scheme uses.
     used = max(sent[:, :-1], sent[:, -1:], key=np.sum)
     return {
-        "wrong": sum(part["wrong"] for part in parts),
-        "runs": len(seconds),
-        "median_s": float(np.median(seconds)),
-        "min_s": min(seconds),
-        "max_s": max(seconds),
-        "by_limit": float(np.median(seconds)) / limit,
+        "wrong": seen.wrong,
+        "runs": len(seen.seconds),
+        "median_s": float(np.median(seen.seconds)),
+        "min_s": min(seen.seconds),
+        "max_s": max(seen.seconds),
+        "by_limit": float(np.median(seen.seconds)) / limit,
         "sent_by_load": float(sent.sum()) / max(1, total),
         "busiest_by_mean": float(used.max() / max(1.0, used.mean())),
-        "sent": sent.round().astype(int).tolist(),
-        "machine_busy": round(max(run["machine"] for run in merged), 3),
-        "job_busy": round(max(run["job"] for run in merged), 3),
-        "all_s": [round(s, 4) for s in seconds],
-    }
-
-
-def merge_run(run: tuple[dict[str, Any], ...]) -> dict[str, float]:
-    """One run as all processes saw it."""
-    first = min(run, key=lambda part: part["start"])
-    last = max(run, key=lambda part: part["end"])
-    seconds = last["end"] - first["start"]
-    (before, busy_before), (after, busy_after) = first["ticks"][0], last["ticks"][1]
-    return {
-        "seconds": seconds,
-        # Of all cores, whoever used them; then what the job's processes were charged.
-        "machine": (busy_after - busy_before) / max(1, after - before),
-        "job": sum(part["cpu"] for part in run) / seconds / usable_cores(),
+        "machine_busy": seen.machine_busy,
+        "job_busy": seen.job_busy,
+        "all_s": [round(s, 4) for s in seen.seconds],
     }
 
 

@@ -1,5 +1,6 @@
 """How tests/support/multiprocess.py starts a job in a cluster, a JAX process on each server."""
 
+import argparse
 import contextlib
 import dataclasses
 import os
@@ -12,17 +13,16 @@ import records
 
 from emulated_cluster import system
 from emulated_cluster.fabric import TRUNK, Fabric, cluster
-from emulated_cluster.options import MeasuredOptions, TrainingOptions
+from emulated_cluster.options import fabric_of, told
 from emulated_cluster.system import ClusterError
 
 BENCHMARKS = Path(__file__).parents[1]
 PORT = 9876
-Options = MeasuredOptions | TrainingOptions
 
 
 @contextlib.contextmanager
 def recorded(
-    schema: str, options: Options, names: Sequence[str]
+    schema: str, options: argparse.Namespace, names: Sequence[str]
 ) -> Generator[tuple[dict[str, Any], Fabric]]:
     """A cluster, and a record that says what it is like, and so many of the options.
 
@@ -30,14 +30,14 @@ def recorded(
       ClusterError: there can be no cluster, or the job in it failed; nothing of either is left.
     """
     record = records.stamp(schema)
-    with cluster(options.fabric()) as fabric:
+    with cluster(fabric_of(options)) as fabric:
         record["fabric"] = dataclasses.asdict(fabric)
-        record["topology"] = options.topology()
+        record["topology"] = told(options)
         record["options"] = {name: getattr(options, name) for name in names}
         yield record, fabric
 
 
-def run(fabric: Fabric, worker: str, options: Options, **arguments: Any) -> list[Any]:
+def run(fabric: Fabric, worker: str, options: argparse.Namespace, **arguments: Any) -> list[Any]:
     """What `serve` of a file of this folder returns in each server.
 
     It is called with the arguments of `Fabric`, those of `fastjax.Topology`, and these.
@@ -46,7 +46,7 @@ def run(fabric: Fabric, worker: str, options: Options, **arguments: Any) -> list
       ClusterError: a process failed, or the job took longer than it may.
     """
     shape = {"servers": fabric.servers, "devices_per_server": fabric.rails}
-    known = {"fabric": dataclasses.asdict(fabric), "topology": shape | options.topology()}
+    known = {"fabric": dataclasses.asdict(fabric), "topology": shape | told(options)}
     try:
         return multiprocess.run(
             BENCHMARKS / "emulated_cluster" / worker,

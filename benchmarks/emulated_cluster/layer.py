@@ -1,32 +1,55 @@
 """A layer's dispatch and combine in the cluster: tokens that cross once against once a choice."""
 
+import argparse
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
 import records
 
 from emulated_cluster import launch, layer_work
-from emulated_cluster.bench import merge_run
+from emulated_cluster.bench import merged
 from emulated_cluster.fabric import Fabric
-from emulated_cluster.options import LayerOptions
+from emulated_cluster.options import add_job, add_rows
 
 SCHEMA = "fastjax-emulated-layer-1"
 
 
-def run(options: LayerOptions) -> dict[str, Any]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """A switch that queues all: no packet is lost, as on InfiniBand and lossless Ethernet."""
+    add_job(parser, rounds=5)
+    add_rows(parser, seconds=2.0)
+    parser.set_defaults(rate="50mbit", port_buffer="4m")
+    add = parser.add_argument
+    add(
+        "--layers",
+        type=_layer,
+        nargs="+",
+        default=[(64, 8, 0.0), (64, 8, 0.8), (8, 2, 0.0)],
+        help="experts:choices:exponent, 64:8:0.8; the exponent is of their popularity's Zipf law",
+    )
+    add("--backward", action="store_true", help="take the gradients too")
+
+
+def _layer(text: str) -> tuple[int, int, float]:
+    found = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d+)?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"want experts:choices:exponent, 64:8:0.8; got {text!r}.")
+    return int(found[1]), int(found[2]), float(found[3])
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
     """Makes the cluster, measures in it and returns the record."""
+    drawn = [layer_work.of_seconds(options, *layer) for layer in options.layers]
+    layers = {_name(dataclasses.asdict(layer)): layer for layer in drawn}
     names = ("rounds", "seconds", "backward", "row_bytes")
     with launch.recorded(SCHEMA, options, names) as (record, fabric):
-        kinds = (kind.split(":") for kind in options.layers)
-        drawn = [layer_work.of_seconds(options, int(e), int(k), float(x)) for e, k, x in kinds]
-        layers = {_name(dataclasses.asdict(layer)): layer for layer in drawn}
         results = launch.run(
             fabric,
             "layer_worker.py",
             options,
             layers={name: dataclasses.asdict(layer) for name, layer in layers.items()},
-            schemes=options.schemes,
             rounds=options.rounds,
             backward=options.backward,
         )
@@ -45,33 +68,25 @@ def _summary(
     layer: layer_work.Layer, fabric: Fabric, results: list[dict[str, Any]], backward: bool
 ) -> dict[str, Any]:
     """What all processes saw of a layer, from the first start to the last end of each run."""
-    crossings = layer_work.crossings(layer, layer.choices())
+    crossing = layer_work.crossing_once(layer, layer.choices())
     ways = 2 if backward else 1
-    limit = ways * crossings["once"].seconds(layer, fabric.rate)
-    load = ways * 2 * crossings["once"].total * layer.row_bytes
+    limit = ways * crossing.seconds(layer, fabric.rate)
+    load = ways * 2 * crossing.total * layer.row_bytes
     schemes = []
     for name in results[0]:
-        parts = [result[name] for result in results]
-        runs = list(zip(*(part["runs"] for part in parts), strict=True))
-        seconds = [merge_run(run)["seconds"] for run in runs]
-        # Of the NICs, without the trunk.
-        sent = np.mean([[part["sent"][:-1] for part in run] for run in runs], axis=0)
+        seen = merged([result[name] for result in results])
+        sent = seen.sent[:, :, :-1].mean(0).sum()  # of the NICs, without the trunk
         schemes.append(
             {
                 "scheme": name,
-                "wrong": sum(part["wrong"] for part in parts),
-                "all_s": [round(s, 4) for s in seconds],
-                "by_limit": float(np.median(seconds)) / limit,
-                "sent_by_load": float(sent.sum()) / max(1, load),
-                "machine_busy": round(max(merge_run(run)["machine"] for run in runs), 3),
+                "wrong": seen.wrong,
+                "all_s": [round(s, 4) for s in seen.seconds],
+                "by_limit": float(np.median(seen.seconds)) / limit,
+                "sent_by_load": float(sent) / max(1, load),
+                "machine_busy": seen.machine_busy,
             }
         )
-    return {
-        **dataclasses.asdict(layer),
-        "rows": {name: dataclasses.asdict(crossing) for name, crossing in crossings.items()},
-        "limit_s": limit,
-        "schemes": schemes,
-    }
+    return {**dataclasses.asdict(layer), "limit_s": limit, "schemes": schemes}
 
 
 def wrong(record: dict[str, Any]) -> int:
@@ -84,7 +99,7 @@ def page(record: dict[str, Any], title: str) -> str:
     fabric, options = record["fabric"], record["options"]
     way = "Dispatch, combine and their gradients" if options["backward"] else "Dispatch and combine"
     about = (
-        f"{way} of experts that do nothing, in {fabric['servers']} servers of {fabric['rails']} "
+        f"{way} of experts that take no time, in {fabric['servers']} servers of {fabric['rails']} "
         f"devices with NICs of {fabric['rate'] / 1e6:g} Mbit/s, and a switch that queues "
         f"{fabric['port_buffer'] / 1024:g} KiB for each and drops the rest; float32 rows of "
         f"{options['row_bytes']} bytes. *limit*: one row for each token and other server that has "

@@ -1,16 +1,18 @@
 """What the tokens of a layer choose, and what must cross for it."""
 
+import argparse
 import dataclasses
 
 import numpy as np
 
-from emulated_cluster.options import MeasuredOptions
+from emulated_cluster.options import fabric_of
+from emulated_cluster.system import ClusterError
 from fastjax.traffic import zipf
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer of experts that do nothing, so that only what is sent takes time.
+    """A layer of experts, and its tokens.
 
     Attributes:
       servers, rails: of the cluster; a device for each rail.
@@ -57,23 +59,28 @@ class Crossing:
         return 2 * self.busiest * layer.row_bytes * 8 / (layer.rails * rate)
 
 
-def crossings(layer: Layer, choices: np.ndarray) -> dict[str, Crossing]:
-    """What crosses if a token crosses once to each server, and if once for each choice."""
+def crossing_once(layer: Layer, choices: np.ndarray) -> Crossing:
+    """What crosses if a token crosses once to each server."""
     per_server = layer.experts // layer.servers
     chosen = (choices // per_server)[..., None] == np.arange(layer.servers)
-    counts = {"once": chosen.any(2), "each choice": chosen.sum(2)}
-    return {name: _crossing(layer, rows) for name, rows in counts.items()}
-
-
-def _crossing(layer: Layer, rows: np.ndarray) -> Crossing:
-    pairs = rows.reshape(layer.servers, -1, layer.servers).sum(1)
+    pairs = chosen.any(2).reshape(layer.servers, -1, layer.servers).sum(1)
     np.fill_diagonal(pairs, 0)
     return Crossing(int(pairs.sum()), int(max(pairs.sum(0).max(), pairs.sum(1).max())))
 
 
-def of_seconds(options: MeasuredOptions, experts: int, top_k: int, exponent: float) -> Layer:
-    """A layer with so many tokens that the limit of crossing once is about `options.seconds`."""
-    fabric = options.fabric()
+def of_seconds(options: argparse.Namespace, experts: int, top_k: int, exponent: float) -> Layer:
+    """A layer with so many tokens that the limit of crossing once is about `options.seconds`.
+
+    Raises:
+      ClusterError: experts do not divide over devices, or a token chooses more than there are.
+    """
+    fabric = fabric_of(options)
+    devices = fabric.servers * fabric.rails
+    if experts % devices or not 1 <= top_k <= experts:
+        raise ClusterError(
+            f"want experts that divide over {devices} devices, and 1 to {experts} choices; got "
+            f"{top_k} of {experts}."
+        )
     model = Layer(
         servers=fabric.servers,
         rails=fabric.rails,
@@ -84,7 +91,7 @@ def of_seconds(options: MeasuredOptions, experts: int, top_k: int, exponent: flo
         row_bytes=options.row_bytes,
         seed=options.seed,
     )
-    limit = crossings(model, model.choices())["once"].seconds(model, fabric.rate)
+    limit = crossing_once(model, model.choices()).seconds(model, fabric.rate)
     return dataclasses.replace(model, tokens=max(1, round(model.tokens * options.seconds / limit)))
 
 

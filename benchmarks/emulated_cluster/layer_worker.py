@@ -1,8 +1,9 @@
-"""The process of one server: a layer's dispatch and combine, deduplicated and not.
+"""The process of one server: a layer of experts that take no time, deduplicated and not.
 
 tests/support/multiprocess.py starts it in the server's namespace and calls `serve`.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,8 @@ from emulated_cluster.worker import (
 )
 from fastjax import moe
 
+FACTORED = 8
+"""Columns that experts multiply by their factors."""
 SCHEMES: dict[str, dict[str, Any]] = {
     "once": {"deduplicate": True},
     "each choice": {"deduplicate": False},
@@ -36,7 +39,6 @@ SCHEMES: dict[str, dict[str, Any]] = {
 def serve(
     fabric: dict[str, Any],
     layers: dict[str, dict[str, Any]],
-    schemes: list[str],
     rounds: int,
     backward: bool,
     topology: dict[str, Any],
@@ -46,8 +48,7 @@ def serve(
     Args:
       fabric: keyword arguments of Fabric.
       layers: keyword arguments of Layer, by name.
-      schemes: names in SCHEMES.
-      rounds: times that each runs, in turn with the others.
+      rounds: times that each scheme runs, in turn with the others.
       backward: whether the gradients are taken too.
       topology: keyword arguments of fastjax.Topology.
     """
@@ -57,26 +58,12 @@ def serve(
     found: dict[str, Any] = {}
     for kind, arguments in layers.items():
         layer = layer_work.Layer(**arguments)
-        choices = layer.choices()
-        operands = operands_of(layer, choices, mesh)
-        options = {
-            "num_experts": layer.experts,
-            "topology": fastjax.Topology(**topology),
-            "buffer_factor": layer_work.room_factor(layer, choices),
-        }
-        found[kind] = {name: {"wrong": 0, "runs": []} for name in schemes}
-        programs = {}
-        for name in schemes:
-            there_and_back = functools.partial(_there_and_back, **options, **SCHEMES[name])
-            compiled = on_all_devices(there_and_back, mesh, backward=backward)
-            compiled = compiled.lower(*operands).compile()
+        whole = Whole(layer, mesh, fastjax.Topology(**topology), backward)
+        programs = {name: whole.program(1, **options) for name, options in SCHEMES.items()}
+        found[kind] = {}
+        for name, program in programs.items():
             barrier()
-            found[kind][name]["wrong"] += _wrong(compiled(*operands), operands)
-            # Experts that do nothing are the same wherever rows go.
-            checked = functools.partial(there_and_back, experts=_by_number)
-            results = on_all_devices(checked, mesh, backward=backward)(*operands)
-            found[kind][name]["wrong"] += _wrong(results, operands, layer.experts)
-            programs[name] = functools.partial(compiled, *operands)
+            found[kind][name] = {"wrong": whole.wrong(program()), "runs": []}
         rng = np.random.default_rng(layer.seed)
         for _ in range(rounds):
             for name in rng.permutation(list(programs)).tolist():
@@ -84,57 +71,81 @@ def serve(
     return found
 
 
-def operands_of(
-    layer: layer_work.Layer, choices: np.ndarray, mesh: jax.sharding.Mesh
-) -> tuple[jax.Array, ...]:
-    """Tokens, experts and weights of all devices, each process holding its own part."""
-    shape = (layer.devices * layer.tokens, layer.row_bytes // 4)
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A layer, its operands, and programs of it.
 
-    def tokens(index: Any) -> np.ndarray:
-        rows = slice(*index[0].indices(shape[0]))
-        drawn = np.random.default_rng([layer.seed, rows.start])
-        return drawn.standard_normal((rows.stop - rows.start, shape[1]), np.float32)
+    Experts multiply the first columns of rows by their factors. That shows a row at a wrong expert,
+    and takes little of this machine's processors.
 
-    weights = np.random.default_rng(layer.seed).uniform(0.5, 1, choices.shape).astype(np.float32)
-    flat = (array.reshape(-1, layer.top_k) for array in (choices, weights))
-    x = jax.make_array_from_callback(shape, sharding(mesh), tokens)
-    return (x, *(placed(array, mesh) for array in flat))
-
-
-def _there_and_back(
-    x: jax.Array,
-    ids: jax.Array,
-    weights: jax.Array,
-    experts: Callable[[jax.Array, jax.Array], jax.Array] = lambda rows, _: rows,
-    **options: Any,
-) -> jax.Array:
-    rows, sizes, handle = moe.dispatch(x, ids, weights=weights, axis_name=AXIS, **options)
-    return moe.combine(experts(rows, sizes), handle)
-
-
-def _by_number(rows: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Experts that differ, so that a wrong one shows: each multiplies by 1 and its share of E."""
-    here = len(sizes)
-    local = jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(len(rows)), side="right")
-    number = jax.lax.axis_index(AXIS) * here + jnp.minimum(local, here - 1)
-    experts = here * jax.lax.axis_size(AXIS)
-    return rows * (1 + number / experts)[:, None].astype(rows.dtype)
-
-
-def _wrong(results: Any, operands: tuple[jax.Array, ...], experts: float = np.inf) -> int:
-    """Tokens of this process that are not what their experts make of them.
-
-    Args:
-      results, operands: of a program.
-      experts: how many, where they are those of `_by_number`.
+    Attributes:
+      layer: what it is.
+      mesh: its devices.
+      topology: see `moe.layer`.
+      backward: whether programs take the gradients too.
+      work: what experts do besides, with rows and how many of them there are.
     """
-    x, ids, weights = operands
-    result = results[0] if isinstance(results, tuple) else results
-    wrong = 0
-    for got, given, chosen, each in zip(
-        *(array.addressable_shards for array in (result, x, ids, weights)), strict=True
-    ):
-        share = np.asarray(each.data) * (1 + np.asarray(chosen.data) / experts)
-        want = np.asarray(given.data) * share.sum(1, keepdims=True)
-        wrong += int((np.abs(np.asarray(got.data) - want) > 1e-4).any(axis=1).sum())
-    return wrong
+
+    layer: layer_work.Layer
+    mesh: jax.sharding.Mesh
+    topology: fastjax.Topology
+    backward: bool
+    work: Callable[[jax.Array, jax.Array], jax.Array] = lambda rows, _: rows
+
+    @functools.cached_property
+    def operands(self) -> tuple[jax.Array, ...]:
+        """Tokens, choices, weights, and a factor for each expert, on their devices."""
+        layer, choices = self.layer, self.layer.choices()
+        shape = (layer.devices * layer.tokens, layer.row_bytes // 4)
+
+        def tokens(index: Any) -> np.ndarray:
+            rows = slice(*index[0].indices(shape[0]))
+            drawn = np.random.default_rng([layer.seed, rows.start])
+            return drawn.standard_normal((rows.stop - rows.start, shape[1]), np.float32)
+
+        rng = np.random.default_rng(layer.seed)
+        weights = rng.uniform(0.5, 1, choices.shape).astype(np.float32)
+        flat = (array.reshape(-1, layer.top_k) for array in (choices, weights))
+        x = jax.make_array_from_callback(shape, sharding(self.mesh), tokens)
+        return (x, *(placed(array, self.mesh) for array in (*flat, self._factors)))
+
+    @property
+    def _factors(self) -> np.ndarray:
+        """What each expert multiplies by."""
+        return np.linspace(0.5, 1.5, self.layer.experts, dtype=np.float32)
+
+    def program(self, chunks: int | None, **options: Any) -> Callable[[], Any]:
+        """What runs the layer, compiled, with more options of `moe.layer`."""
+
+        def experts(rows: jax.Array, group_sizes: jax.Array, factors: jax.Array) -> jax.Array:
+            each = jnp.repeat(factors, group_sizes, total_repeat_length=len(rows))
+            worked = self.work(rows, group_sizes.sum())
+            return worked.at[:, :FACTORED].multiply(each[:, None])
+
+        layer = functools.partial(
+            moe.layer,
+            grouped_fn=experts,
+            num_experts=self.layer.experts,
+            axis_name=AXIS,
+            topology=self.topology,
+            buffer_factor=layer_work.room_factor(self.layer, self.layer.choices()),
+            chunks=chunks,
+            **{"balance": False} | options,
+        )
+        mapped = on_all_devices(layer, self.mesh, backward=self.backward)
+        return functools.partial(mapped.lower(*self.operands).compile(), *self.operands)
+
+    def wrong(self, results: Any) -> int:
+        """Tokens of this process whose value, or gradient, is not that of the factors chosen."""
+        x, ids, weights, _ = self.operands
+        values = results if isinstance(results, tuple) else (results,)
+        count = 0
+        for place, shard in enumerate(x.addressable_shards):
+            at = lambda array, place=place: np.asarray(array.addressable_shards[place].data)  # noqa: E731
+            share = np.repeat(at(weights).sum(1, keepdims=True), shard.data.shape[1], 1)
+            factors = self._factors[at(ids)]
+            share[:, :FACTORED] = (factors * at(weights)).sum(1, keepdims=True)
+            wanted = [np.asarray(shard.data) * share, share]
+            for value, want in zip(values[:2], wanted, strict=False):
+                count += int((np.abs(at(value) - want) > 1e-3).any(axis=1).sum())
+        return count

@@ -1,5 +1,6 @@
 """A layer in chunks in the cluster: experts that take a set time, beside exchanges."""
 
+import argparse
 import dataclasses
 from typing import Any
 
@@ -7,17 +8,54 @@ import numpy as np
 import records
 
 from emulated_cluster import launch, layer_work, timelines
-from emulated_cluster.bench import merge_run
-from emulated_cluster.options import OverlapOptions
+from emulated_cluster.bench import merged
+from emulated_cluster.options import add_job, add_rows, count, positive
 
 SCHEMA = "fastjax-emulated-overlap-3"
 
 
-def run(options: OverlapOptions) -> dict[str, Any]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """NICs that are slow, so that two cores copy and send in a small part of what rows take.
+
+    Rows are small, since of few tokens a chunk's experts would be less equally popular. Ports of
+    the switch queue all, so that no packet is lost.
+    """
+    add_job(parser, rounds=5)
+    add_rows(parser, seconds=1.0, row_bytes=512)
+    parser.set_defaults(rate="12500kbit", port_buffer="4m", nic_buffer="512k")
+    add = parser.add_argument
+    add("--experts", type=count, default=64, help="of all devices together")
+    add("--top-k", type=count, default=8, help="choices of a token")
+    add("--chunks", type=count, nargs="+", default=[1, 2, 4], help="beside what moe.layer chooses")
+    add(
+        "--ratios",
+        type=positive,
+        nargs="+",
+        default=[0.5, 1.0, 2.0],
+        help="what experts take, as a multiple of what exchanges take alone",
+    )
+    add("--exponent", type=float, default=0.0, help="of the Zipf law of experts' popularity")
+    add("--backward", action="store_true", help="take the gradients too")
+    add(
+        "--deduplicate",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether a token crosses once to each server",
+    )
+    add("--balance", action="store_true", help="measure all with levelled experts, too")
+    add(
+        "--timelines",
+        action="store_true",
+        help="record when experts work and NICs send, in one more run of the fewest and of the "
+        "most chunks, at the ratio nearest to 1",
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
     """Makes the cluster, measures in it and returns the record."""
+    layer = layer_work.of_seconds(options, options.experts, options.top_k, options.exponent)
     names = ("rounds", "backward", "deduplicate", "balance")
     with launch.recorded(SCHEMA, options, names) as (record, fabric):
-        layer = layer_work.of_seconds(options, options.experts, options.top_k, options.exponent)
         record["layer"] = dataclasses.asdict(layer)
         results = launch.run(
             fabric,
@@ -42,19 +80,17 @@ def run(options: OverlapOptions) -> dict[str, Any]:
 
 
 def _cell(ratio: float, name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all processes saw of a program, from the first start to the last end of each run."""
-    apart = list(zip(*(part["runs"] for part in parts), strict=True))
-    runs = [merge_run(run) for run in apart]
-    # Of the NICs of all servers, without trunks.
-    sent = [sum(sum(part["sent"][:-1]) for part in run) for run in apart]
+    """What all processes saw of a program."""
+    seen = merged(parts)
+    sent = seen.sent[:, :, :-1].sum((1, 2))  # of the NICs of all servers, without trunks
     return {
         "ratio": ratio,
         "program": name,
-        "wrong": sum(part["wrong"] for part in parts),
-        "all_s": [round(run["seconds"], 4) for run in runs],
+        "wrong": seen.wrong,
+        "all_s": [round(s, 4) for s in seen.seconds],
         "sent_bytes": round(float(np.median(sent))),
         "model_s": round(parts[0]["model_s"], 4),
-        "machine_busy": round(max(run["machine"] for run in runs), 3),
+        "machine_busy": seen.machine_busy,
     }
 
 

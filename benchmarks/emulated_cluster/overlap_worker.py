@@ -17,16 +17,12 @@ from jax.experimental import multihost_utils
 import fastjax
 from emulated_cluster import layer_work
 from emulated_cluster.fabric import Fabric
-from emulated_cluster.layer_worker import operands_of
+from emulated_cluster.layer_worker import Whole
 from emulated_cluster.overlap_model import CHOSEN, EXCHANGES, EXPERTS, LEVELLED, Model
 from emulated_cluster.timelines import Span, nearest, recorded
-from emulated_cluster.worker import AXIS, Barrier, mesh_of_all, on_all_devices, placed, timed
-from fastjax import moe
+from emulated_cluster.worker import Barrier, mesh_of_all, timed
 from fastjax.chunking import BACKWARD
 from fastjax.traced.after import after
-
-FACTORED = 8
-"""Columns that experts multiply by their factors."""
 
 
 @dataclasses.dataclass
@@ -58,30 +54,21 @@ class Processor:
         )
         return after(rows, done)
 
+    def forth_and_back(self) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        """The rows, once experts have worked on them; and backward too."""
 
-def experts_of(processor: Processor) -> Callable[..., jax.Array]:
-    """Experts that multiply the first columns of rows by their factors, and backward too.
+        @jax.custom_vjp
+        def work(rows: jax.Array, count: jax.Array) -> jax.Array:
+            return self.wait(rows, count, 1)
 
-    That shows a row at a wrong expert, and takes little of this machine's processors.
-    """
+        def forward(rows: jax.Array, count: jax.Array) -> Any:
+            return work(rows, count), count
 
-    @jax.custom_vjp
-    def work(rows: jax.Array, count: jax.Array) -> jax.Array:
-        return processor.wait(rows, count, 1)
+        def backward(count: jax.Array, ct: jax.Array) -> Any:
+            return self.wait(ct, count, BACKWARD), None
 
-    def forward(rows: jax.Array, count: jax.Array) -> Any:
-        return work(rows, count), count
-
-    def backward(count: jax.Array, ct: jax.Array) -> Any:
-        return processor.wait(ct, count, BACKWARD), None
-
-    work.defvjp(forward, backward)
-
-    def experts(rows: jax.Array, group_sizes: jax.Array, factors: jax.Array) -> jax.Array:
-        each = jnp.repeat(factors, group_sizes, total_repeat_length=len(rows))
-        return work(rows, group_sizes.sum()).at[:, :FACTORED].multiply(each[:, None])
-
-    return experts
+        work.defvjp(forward, backward)
+        return work
 
 
 def serve(
@@ -118,19 +105,21 @@ def serve(
     what = layer_work.Layer(**layer)
     shape = fastjax.Topology(**topology)
     processor = Processor()
-    whole = Whole(what, mesh, processor, shape, deduplicate, backward)
+    whole = Whole(what, mesh, shape, backward, processor.forth_and_back())
+    program = functools.partial(whole.program, deduplicate=deduplicate)
 
-    def median(program: Callable[[], Any]) -> float:
+    def median(run: Callable[[], Any]) -> float:
         """Seconds of a program, as the slowest process sees it."""
-        runs = [timed(network, barrier, program) for _ in range(3)]
-        seconds = [run["end"] - run["start"] for run in runs]
+        runs = [timed(network, barrier, run) for _ in range(3)]
+        seconds = [each["end"] - each["start"] for each in runs]
         return float(multihost_utils.process_allgather(np.float64(np.median(seconds))).max())
 
-    compiled = {str(n): whole.program(n) for n in chunks}
+    compiled = {str(n): program(n) for n in chunks}
     if balance:
-        compiled |= {f"{n}{LEVELLED}": whole.program(n, balance=True) for n in chunks}
-    alone = compiled["1"] if 1 in chunks else whole.program(1)
-    one = dataclasses.replace(whole, layer=dataclasses.replace(what, tokens=1)).program(1)
+        compiled |= {f"{n}{LEVELLED}": program(n, balance=True) for n in chunks}
+    alone = compiled["1"] if 1 in chunks else program(1)
+    small = dataclasses.replace(whole, layer=dataclasses.replace(what, tokens=1))
+    one = small.program(1, deduplicate=deduplicate)
     jax.block_until_ready((alone(), one()))  # not for the first time below
     one_token_s = median(one)
     busiest = layer_work.arriving(what, what.choices())
@@ -140,12 +129,12 @@ def serve(
         processor.seconds = 0.0
         rows = what.tokens * what.top_k if balance else busiest
         seconds = ratio * median(alone) / rows / times
-        programs = {**compiled, CHOSEN: whole.program(None, seconds_per_row=seconds)}
+        programs = {**compiled, CHOSEN: program(None, seconds_per_row=seconds)}
         experts = functools.partial(processor.work, busiest, times)
         everything = {EXCHANGES: alone, EXPERTS: experts, **programs}
         cells: dict[str, Any] = {name: {"wrong": 0, "runs": []} for name in everything}
-        for name, program in programs.items():
-            cells[name]["wrong"] = wrong(program(), whole.operands, what)
+        for name, run in programs.items():
+            cells[name]["wrong"] = whole.wrong(run())
         rng = np.random.default_rng(what.seed)
         for _ in range(rounds):
             for name in rng.permutation(list(everything)).tolist():
@@ -164,69 +153,3 @@ def serve(
                 )
         found[str(ratio)] = cells
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Whole:
-    """A layer, its operands, and programs of it.
-
-    Attributes:
-      layer: what it is.
-      mesh: its devices.
-      processor: what its experts run on.
-      topology, deduplicate: see `moe.layer`.
-      backward: whether programs take the gradients too.
-    """
-
-    layer: layer_work.Layer
-    mesh: jax.sharding.Mesh
-    processor: Processor
-    topology: fastjax.Topology
-    deduplicate: bool
-    backward: bool
-
-    @functools.cached_property
-    def operands(self) -> tuple[jax.Array, ...]:
-        """Tokens, choices, weights, and a factor for each expert: a row at a wrong one shows."""
-        factors = placed(factors_of(self.layer), self.mesh)
-        return (*operands_of(self.layer, self.layer.choices(), self.mesh), factors)
-
-    def program(
-        self, chunks: int | None, *, balance: bool = False, seconds_per_row: float | None = None
-    ) -> Callable[[], Any]:
-        """What runs the layer, compiled."""
-        layer = functools.partial(
-            moe.layer,
-            grouped_fn=experts_of(self.processor),
-            num_experts=self.layer.experts,
-            axis_name=AXIS,
-            topology=self.topology,
-            deduplicate=self.deduplicate,
-            buffer_factor=layer_work.room_factor(self.layer, self.layer.choices()),
-            chunks=chunks,
-            balance=balance,
-            seconds_per_row=seconds_per_row,
-        )
-        mapped = on_all_devices(layer, self.mesh, backward=self.backward)
-        return functools.partial(mapped.lower(*self.operands).compile(), *self.operands)
-
-
-def factors_of(layer: layer_work.Layer) -> np.ndarray:
-    """What each expert multiplies by."""
-    return np.linspace(0.5, 1.5, layer.experts, dtype=np.float32)
-
-
-def wrong(results: Any, operands: tuple[jax.Array, ...], layer: layer_work.Layer) -> int:
-    """Tokens of this process whose value, or gradient, is not that of the factors chosen."""
-    x, ids, weights, _ = operands
-    factors = factors_of(layer)
-    values = results if isinstance(results, tuple) else (results,)
-    count = 0
-    for place, shard in enumerate(x.addressable_shards):
-        at = lambda array, place=place: np.asarray(array.addressable_shards[place].data)  # noqa: E731
-        share = np.repeat(at(weights).sum(1, keepdims=True), shard.data.shape[1], 1)
-        share[:, :FACTORED] = (factors[at(ids)] * at(weights)).sum(1, keepdims=True)
-        wanted = [np.asarray(shard.data) * share, share]
-        for value, want in zip(values[:2], wanted, strict=False):
-            count += int((np.abs(at(value) - want) > 1e-3).any(axis=1).sum())
-    return count

@@ -1,5 +1,6 @@
 """Training in the cluster: what a step takes with fastjax, and with padded blocks over gloo."""
 
+import argparse
 import tempfile
 from typing import Any
 
@@ -7,13 +8,29 @@ import numpy as np
 import records
 
 from emulated_cluster import launch
-from emulated_cluster.options import TrainingOptions
+from emulated_cluster.options import add_job, count
+from fastjax.scheduling import schedulers_in_programs
 
 SCHEMA = "fastjax-training-1"
 DENSE = "dense, padded"
 
 
-def run(options: TrainingOptions) -> dict[str, Any]:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_job(parser, rounds=7)
+    add, known = parser.add_argument, schedulers_in_programs()
+    add("--schedulers", nargs="+", default=known, choices=known, help="those to measure")
+    add(
+        "--ways",
+        nargs="+",
+        default=["once:1", "once:4", "each:1", "each:4"],
+        help="other layers to measure: how often a token crosses to a server, and chunks",
+    )
+    add("--steps", type=count, default=30, help="of training first, so that routing is real")
+    add("--sequences", type=count, default=4, help="of 64 bytes, of a device in a step")
+    add("--width", type=count, default=64, help="of a token")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
     """Makes the cluster, trains in it and returns the record."""
     names = ("steps", "rounds", "sequences", "width")
     with (
