@@ -122,8 +122,6 @@ class Record:
             "what": what,
             "us": found[name],
             "bytes": 0 if rows is None else int(rows.nbytes),
-            "dtype": "int32" if rows is None else rows.dtype.name,
-            "copy_us": found.get("copy"),
             "share_of_copy": ratios.get("copy"),
             "moved": moved(cases[name]),
             "beside": {other: found[other] for other in beside},
