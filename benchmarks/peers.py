@@ -1,6 +1,6 @@
 """Peers that are not in the library, as transfers made by hand: from the ideas of papers only.
 
-Nothing here is the planner's: peers are judged by tests that replay transfers.
+Nothing here is the planner's.
 """
 
 from __future__ import annotations
@@ -67,20 +67,6 @@ def crossing(traffic: np.ndarray, servers: int, per_server: int) -> dict[str, np
     s, d, i, j = (axis.ravel() for axis in np.indices((n, n, m, m)))
     rows = np.where(s == d, 0, traffic[s * m + i, d * m + j])
     return {"pair": s * n + d, "origin": s * m + i, "target": d * m + j, "rows": rows}
-
-
-def own_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
-    """Every device sends its rows over its own NIC: nothing is balanced."""
-    blocks = crossing(traffic, servers, per_server)
-    rail = blocks["pair"] * per_server + blocks["origin"] % per_server
-    return _in_order(servers, per_server, rail, blocks, np.zeros_like(rail))
-
-
-def target_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
-    """Every row crosses over the NICs of its target's place: nothing is balanced."""
-    blocks = crossing(traffic, servers, per_server)
-    rail = blocks["pair"] * per_server + blocks["target"] % per_server
-    return _in_order(servers, per_server, rail, blocks, np.zeros_like(rail))
 
 
 def balanced_rails(traffic: np.ndarray, servers: int, per_server: int) -> Rails:
@@ -246,25 +232,30 @@ def as_published(traffic: np.ndarray, topology: Topology) -> np.ndarray:
 
 
 def pxn(traffic: np.ndarray, topology: Topology) -> np.ndarray:
-    """What NCCL does from 2.12 on where servers have several NICs (PXN): the other way round.
+    """What NCCL does from 2.12 on where servers have several NICs (PXN).
 
     Rows go to the device of their own server that has the target's place, which sends them on
     over its NIC, straight to the target; all servers at once, and nothing is balanced.
     """
-    n, m = topology.servers, topology.devices_per_server
-    rails = target_rails(traffic, n, m)
-    return staged_transfers(traffic, rails, rails.lengths().reshape(-1, 1))
+    return _over_nics_of(traffic, topology, "target")
 
 
 def two_tier(traffic: np.ndarray, topology: Topology) -> np.ndarray:
-    """Forwarding between servers, in DeepEP's manner.
+    """Forwarding between servers, in DeepEP's manner: the other way round.
 
     Device k of a server sends all that it has for another server to device k there, which hands it
     on; all servers at once, and nothing is balanced. Every row crosses for itself: where rows are
     of tokens, `two_tier_once` makes the traffic of those that DeepEP sends once.
     """
+    return _over_nics_of(traffic, topology, "origin")
+
+
+def _over_nics_of(traffic: np.ndarray, topology: Topology, end: str) -> np.ndarray:
+    """Rows cross, in one stage, over the rail of their origin's or of their target's place."""
     n, m = topology.servers, topology.devices_per_server
-    rails = own_rails(traffic, n, m)
+    blocks = crossing(traffic, n, m)
+    rail = blocks["pair"] * m + blocks[end] % m
+    rails = _in_order(n, m, rail, blocks, np.zeros_like(rail))
     return staged_transfers(traffic, rails, rails.lengths().reshape(-1, 1))
 
 

@@ -100,7 +100,7 @@ class Fabric:
         """The rails, and the trunk."""
         return [*range(self.rails), TRUNK]
 
-    def width(self, rail: int) -> int:
+    def _width(self, rail: int) -> int:
         """How many times the fabric's rate a cable has."""
         return self.rails if rail == TRUNK else 1
 
@@ -151,7 +151,7 @@ class Fabric:
             for rail in self.cables
         ]
         batch("ip", None, cables)
-        batch("tc", space, [self.nic_queue(rail) for rail in self.cables])
+        batch("tc", space, [self._nic_queue(rail) for rail in self.cables])
         batch("tc", self.switch, [self.port_queue(server, rail) for rail in self.cables])
         bridges = {rail: "trunks" if rail == TRUNK else "rails" for rail in self.cables}
         ports = [f"link set {self.port(server, k)} master {bridges[k]} up" for k in self.cables]
@@ -169,14 +169,14 @@ class Fabric:
         batch("ip", self.switch, [f"link set {port} nomaster" for port in ports])
         delays.start(self.switch, self.delay, self.port_buffer, ports)
 
-    def nic_queue(self, rail: int, slower: float = 1) -> str:
+    def _nic_queue(self, rail: int) -> str:
         """tc's command for the queue of a NIC."""
-        queue = self._queue(self.nic_buffer, self.width(rail), slower)
+        queue = self._queue(self.nic_buffer, self._width(rail))
         return f"qdisc replace dev {self.nic(rail)} {queue}"
 
     def port_queue(self, server: int, rail: int, slower: float = 1) -> str:
         """tc's command for the queue of the port towards a NIC."""
-        queue = self._queue(self.port_buffer, self.width(rail), slower)
+        queue = self._queue(self.port_buffer, self._width(rail), slower)
         return f"qdisc replace dev {self.port(server, rail)} {queue}"
 
     def widen_trunk(self, server: int, width: int) -> None:

@@ -14,13 +14,8 @@ def link(fabric: Fabric, server: int, rail: int, *, up: bool) -> None:
     batch("ip", fabric.switch, [f"link set {fabric.port(server, rail)} {state}"])
 
 
-def partition(fabric: Fabric, servers: Iterable[int], *, trunk: bool = True) -> None:
-    """Parts these servers from the others: frames between the two sides vanish.
-
-    Args:
-      fabric: a cluster that is up.
-      servers: one side.
-      trunk: whether the trunk, and with it jax.distributed, is parted too.
+def partition(fabric: Fabric, servers: Iterable[int]) -> None:
+    """Parts these servers from the others: frames between the two sides vanish, on trunks too.
 
     Raises:
       ClusterError: its cables are long, so that no bridge is between the rails.
@@ -28,7 +23,7 @@ def partition(fabric: Fabric, servers: Iterable[int], *, trunk: bool = True) -> 
     if fabric.delay:
         raise ClusterError("only a cluster without delay can be parted.")
     lines = []
-    for bridge, cables in _bridges(fabric, trunk=trunk).items():
+    for bridge, cables in _bridges(fabric).items():
         name = f"{bridge}-{_APART}"
         lines += [f"link add name {name} type bridge", f"link set {name} mtu {fabric.mtu} up"]
         ports = [fabric.port(server, rail) for server in servers for rail in cables]
@@ -36,19 +31,18 @@ def partition(fabric: Fabric, servers: Iterable[int], *, trunk: bool = True) -> 
     batch("ip", fabric.switch, lines)
 
 
-def heal(fabric: Fabric, *, trunk: bool = True) -> None:
+def heal(fabric: Fabric) -> None:
     """Ends a partition."""
     lines = []
-    for bridge, cables in _bridges(fabric, trunk=trunk).items():
+    for bridge, cables in _bridges(fabric).items():
         ports = [fabric.port(server, k) for server in range(fabric.servers) for k in cables]
         lines += [f"link set {port} master {bridge}" for port in ports]
         lines += [f"link delete {bridge}-{_APART}"]
     batch("ip", fabric.switch, lines)
 
 
-def _bridges(fabric: Fabric, *, trunk: bool) -> dict[str, list[int]]:
-    rails = {"rails": list(range(fabric.rails))}
-    return rails | {"trunks": [TRUNK]} if trunk else rails
+def _bridges(fabric: Fabric) -> dict[str, list[int]]:
+    return {"rails": list(range(fabric.rails)), "trunks": [TRUNK]}
 
 
 def slow_receiver(fabric: Fabric, server: int, factor: float = 10) -> None:
