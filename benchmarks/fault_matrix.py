@@ -21,11 +21,7 @@ import records
 
 SCHEMA = "fastjax-faults-1"
 LATE = 5  # seconds after the time-out that an error may take
-_NAME = re.compile(r"fast_ragged_all_to_all over axis '\w+' \(channel \d+\): ")
-
-
-# Other calls, of layers, keep their names.
-_OTHERS = re.compile(r"(\w+) over axis '\w+' \(channel \d+\): ")
+_CALL = re.compile(r"(\w+) over axis '\w+' \(channel \d+\): ")
 
 
 def run(only: str) -> dict[str, Any]:
@@ -71,7 +67,8 @@ def portable(what: Any) -> Any:
 
 def short(text: str) -> str:
     """An error without what all of them say, for a table."""
-    text = _OTHERS.sub(r"\1: ", _NAME.sub("", text))
+    # Calls of layers keep their names.
+    text = _CALL.sub(lambda m: "" if m[1] == "fast_ragged_all_to_all" else f"{m[1]}: ", text)
     text = re.sub(r"which did not reach this call: .*?(forwards|planning|gathering)", "...", text)
     text = re.sub(r" (Look for a process that|Every process must).*", "", text)
     text = " ".join(text.split()).replace("|", "\\|")
