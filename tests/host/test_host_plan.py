@@ -3,11 +3,11 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import plan_oracle as po
 import pytest
-from plan_problems import SCHEDULERS, problems, scheduled
+from plan_problems import SCHEDULERS, decode_table, problems, scheduled, server_matrix
 
 from fastjax import Topology, make_plan, traffic
+from fastjax.schedule.transfers import BALANCE, LOCAL, REDISTRIBUTE, SCALE_OUT
 
 ROW = 4096
 
@@ -19,8 +19,8 @@ def backwards(transfers, num_stages):
     for one, other in (("src", "dst"), ("origin", "target"), ("src_row", "dst_row")):
         if one in names:
             back[one], back[other] = back[other].copy(), back[one].copy()
-    back["phase"] = np.array([po.LOCAL, po.REDISTRIBUTE, po.SCALE_OUT, po.BALANCE])[back["phase"]]
-    back["stage"] = np.where(back["phase"] == po.LOCAL, -1, num_stages - 1 - back["stage"])
+    back["phase"] = np.array([LOCAL, REDISTRIBUTE, SCALE_OUT, BALANCE])[back["phase"]]
+    back["stage"] = np.where(back["phase"] == LOCAL, -1, num_stages - 1 - back["stage"])
     return back
 
 
@@ -40,7 +40,7 @@ def test_transposed_plans_are_the_plan_read_backwards(scheduler, problem):
     assert not back.traffic.flags.writeable
     for device in range(plan.topology.num_devices):
         words = plan.stage_table(device)
-        there, other = (po.decode_table(each)[3] for each in (words, back.stage_table(device)))
+        there, other = (decode_table(each)[3] for each in (words, back.stage_table(device)))
         np.testing.assert_array_equal(other, backwards(there, plan.num_stages))
         np.testing.assert_array_equal(back.transpose().stage_table(device), words)
 
@@ -61,7 +61,7 @@ def test_matchings_cover_the_traffic(problem):
             receivers = matching[senders]
             assert len(set(receivers.tolist())) == len(receivers)
             carried[senders, receivers] += weight
-        assert (carried >= -(-po.server_matrix(made.traffic, n, m) // m)).all()
+        assert (carried >= -(-server_matrix(made.traffic, n, m) // m)).all()
 
 
 @pytest.mark.parametrize("scheduler", ["direct", "spreadout", "rails"])
@@ -91,7 +91,7 @@ def test_few_matchings_that_are_hardly_longer_than_the_bound(servers, most, make
             matrix = make(8 * servers, rows, seed)
             topology = Topology(servers, 8, scale_out_latency=latency)
             plan = make_plan(matrix, topology, scheduler="fast", row_bytes=4096)
-            rails = -(-po.server_matrix(matrix, servers, 8) // 8)
+            rails = -(-server_matrix(matrix, servers, 8) // 8)
             bound = max(rails.sum(axis=0).max(), rails.sum(axis=1).max())
             _, weights = plan.matchings
             assert plan.num_matchings <= most

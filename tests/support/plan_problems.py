@@ -1,4 +1,4 @@
-"""Problems to plan: hypothesis strategies for them, and ways to have them planned."""
+"""Problems to plan: hypothesis strategies for them, ways to have them planned, and stage tables."""
 
 import functools
 
@@ -14,6 +14,9 @@ from fastjax import Topology, make_plan
 
 # Those that plan in microseconds, anywhere; "optimal" solves, on the host only.
 SCHEDULERS = tuple(name for name in fastjax.schedulers() if name != "optimal")
+HEADER_WORDS = 16
+_FIELDS = "phase stage src dst origin target first_row rows src_row dst_row"
+ENTRY_DTYPE = np.dtype([(field, "i4") for field in _FIELDS.split()])
 KINDS = (
     "zeros",
     "ones",
@@ -180,3 +183,16 @@ def traced_tables(topology, scheduler):
         return plan.table[None]
 
     return tables
+
+
+def decode_table(words):
+    """A stage table's header, rows sent to and received from each device, and entries."""
+    begin = HEADER_WORDS + 2 * int(words[1])
+    body = words[begin : begin + len(ENTRY_DTYPE) * int(words[3])]
+    return words[:HEADER_WORDS], *words[HEADER_WORDS:begin].reshape(2, -1), body.view(ENTRY_DTYPE)
+
+
+def server_matrix(traffic, n, m):
+    """Rows that servers send to each other; nothing on the diagonal."""
+    tiles = np.asarray(traffic, np.int64).reshape(n, m, n, m).sum(axis=(1, 3))
+    return np.where(np.eye(n, dtype=bool), 0, tiles)

@@ -5,11 +5,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import plan_oracle as po
 import pytest
 import reference
 from exchanges import exchange
-from plan_problems import SCHEDULERS, traced_tables
+from plan_problems import HEADER_WORDS, SCHEDULERS, traced_tables
 from refusals import refused
 from spmd import spmd
 
@@ -50,7 +49,7 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
         for device, words in enumerate(got):
             assert _core.check_table(words, 8, device) == ""
             assert _core.scheduler_names()[words[9]] == plan.scheduler
-            used = po.HEADER_WORDS + 16 + 10 * words[3]
+            used = HEADER_WORDS + 16 + 10 * words[3]
             np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
         chosen.add(plan.scheduler)
     assert len(chosen) >= 3
