@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from collected import collected
 from exchanges import exchange
 from plan_problems import HEADER_WORDS, SCHEDULERS, traced_tables
 from refusals import refused
@@ -53,6 +54,31 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
             np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
         chosen.add(plan.scheduler)
     assert len(chosen) >= 3
+
+
+def test_gradients_while_auto_changes_its_choice(rng):
+    """Of one program, whose launches have traffic that other schedulers win."""
+    rates = {name: rate * 12 / 4096 for name, rate in SLOW.items() if "bandwidth" in name}
+    topology = Topology(2, 4, **SLOW | rates)  # as above, for rows of 12 bytes
+
+    def gradients(operand, output, *arrays):
+        send = partial(exchange, topology=topology, scheduler="auto")
+        return jax.grad(lambda *rows: (send(*rows, *arrays) ** 2).sum(), (0, 1))(operand, output)
+
+    run, chosen = spmd(gradients), set()
+    data = rng.normal(size=(2, 8, 3200, 3)).astype(np.float32)
+    with collected():
+        for matrix in matrices():
+            meta = reference.packed(matrix)
+            got = run(*data, *meta.arrays())
+            squares = lambda *rows, m=meta: (reference.exchange_in_jax(*rows, m) ** 2).sum()  # noqa: E731
+            for one, wanted in zip(got, jax.grad(squares, (0, 1))(*data), strict=True):
+                np.testing.assert_allclose(one, wanted, rtol=1e-6)
+            taken = {site.scheduler for site in fastjax.stats()}
+            assert taken == {make_plan(matrix, topology, row_bytes=12).scheduler}
+            chosen |= taken
+    assert len(chosen) >= 3
+    assert run.mapped._cache_size() == 1
 
 
 def test_programs_refuse_to_solve(rng):
