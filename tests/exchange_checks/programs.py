@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import moe_reference
+import moe_layers
 import numpy as np
 import reference
 
@@ -190,41 +190,22 @@ def deduplicated_layer(backend: Backend, rng: np.random.Generator) -> None:
 
 def _layer(backend: Backend, rng: np.random.Generator, **options: Any) -> int:
     size = backend.size
-    dispatch = functools.partial(fastjax.moe.dispatch, axis_name="x", **options)
-    x, router, experts = moe_reference.problem(rng, size, 12, 2 * size)
-    spread_out = jax.tree.map(lambda a: a.reshape(size, 2, *a.shape[1:]), experts)
-    routers = np.broadcast_to(router, (size, *router.shape))
+    arrays = moe_layers.problem(rng, 12, devices=size, experts=2 * size, top_k=2)
+    options = {"topology": None} | options
 
-    def program(_: Any, x: Any, router: Any, experts: Any) -> Any:
-        def loss(x: Any, router: Any, experts: Any) -> Any:
-            result, _ = moe_reference.layer(
-                x,
-                router,
-                experts,
-                2,
-                functools.partial(dispatch, num_experts=2 * size),
-                fastjax.moe.combine,
-                jax.lax.ragged_dot,
-            )
-            return jnp.sum(result**2), result
+    def spread_out(arrays: Any) -> Any:
+        return jax.tree.map(lambda a: a.reshape(size, -1, *a.shape[1:]), arrays)
 
-        (_, result), grads = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, router, experts)
-        return result, *grads
+    def program(_: Any, *arrays: Any) -> Any:
+        (result, *_), slopes = moe_layers.with_gradients(
+            functools.partial(moe_layers.steps, **options)
+        )(*arrays)
+        return result, slopes
 
     before = fastjax.planning_count()
-    got = jax.block_until_ready(backend.compiled(program)(x, routers, spread_out))
+    got = jax.block_until_ready(backend.compiled(program)(*spread_out(arrays)))
     planned = fastjax.planning_count() - before
-
-    def dense(x: Any, routers: Any, experts: Any) -> Any:
-        one = functools.partial(moe_reference.dense, experts=experts, top_k=2)
-        result = jax.vmap(one)(x, routers)
-        return jnp.sum(result**2), result
-
-    whole = jax.jit(jax.value_and_grad(dense, (0, 1, 2), has_aux=True))
-    (_, result), grads = whole(x, routers, experts)
-    of_experts = jax.tree.map(lambda a, b: a.reshape(b.shape), grads[2], spread_out)
-    for one, wanted in zip(
-        jax.tree.leaves(got), jax.tree.leaves((result, *grads[:2], of_experts)), strict=True
-    ):
-        close(one, wanted, 1e-5)
+    wanted = spread_out(moe_layers.dense_with_gradients(arrays))
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        close(one, other, 1e-5)
     return planned

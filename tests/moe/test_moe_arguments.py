@@ -10,26 +10,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refusals
-from spmd import mesh_of, spmd
-from whole_layers import (
+from moe_layers import (
     BALANCED,
     DEVICES,
     EXPERTS,
     TOP_K,
-    TOPOLOGY,
+    USUAL,
     WIDTH,
+    P,
     dense,
     expert,
     same,
 )
+from refusals import refusals
+from spmd import mesh_of, spmd
 
 from fastjax import moe
 from fastjax.errors import ArgumentError
 
-P = jax.P
 HERE = EXPERTS // DEVICES
-USUAL = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +105,8 @@ def test_layers_of_any_tokens(data):
     flat = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
     (_, wanted), wanted_slopes = wanted_of(flat(x), flat(weights), params, shift, narrow, flat(ids))
     assert jax.tree.map(jnp.shape, (result, *slopes[:2])) == (x.shape, x.shape, weights.shape)
-    same((flat(result), flat(slopes[0]), flat(slopes[1])), (wanted, *wanted_slopes[:2]))
-    same(slopes[2:], wanted_slopes[2:])
+    same((flat(result), flat(slopes[0]), flat(slopes[1])), (wanted, *wanted_slopes[:2]), 5e-5)
+    same(slopes[2:], wanted_slopes[2:], 5e-5)
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

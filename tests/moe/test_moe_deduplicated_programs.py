@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from deduplicated import EXPERTS, SPREAD, P, dispatched, spread
-from moe_reference import equations
-from spmd import mesh_of
+from moe_layers import EXPERTS, SPREAD, P, dispatched, equations, on_devices, scaled
 
 import fastjax
 from fastjax import moe
@@ -32,7 +30,7 @@ def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
                 ids,
                 weights,
                 jnp.ones((EXPERTS // 8, 1)),
-                expert_fn=lambda rows, scale: rows * scale,
+                expert_fn=scaled,
                 num_experts=EXPERTS,
                 axis_name="x",
                 chunks=chunks,
@@ -45,7 +43,7 @@ def test_no_array_has_a_row_for_each_choice(rng, indexed_as, chunks):
 
     def traced(fallback):
         with fastjax.options(fallback=fallback):
-            return jax.jit(spread(local)).trace(x, weights, ids)
+            return jax.jit(on_devices(local)).trace(x, weights, ids)
 
     ours = traced("never")  # whether or not there is a library for GPUs
     each = f"tensor<{servers * tokens // chunks * top_k}x{width}x"
@@ -75,7 +73,7 @@ def test_no_row_is_added_up_by_scattering(rng, once):
 
         return jax.grad(loss, (0, 1))(x, weights)
 
-    mapped = spread(local)
+    mapped = on_devices(local)
     arrays = (x, ids, np.ones(ids.shape, np.float32))
     for equation in equations(jax.make_jaxpr(mapped)(*arrays).jaxpr):
         floating = jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.floating)
@@ -109,8 +107,7 @@ def test_only_wanted_cotangents_are_exchanged(rng, at):
             late = {} if at == "dispatch" else {"weights": weights}
             return moe.combine(jnp.sin(rows * scale), handle, **late)
 
-        specs = (SPREAD, SPREAD, P(), SPREAD)
-        mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=SPREAD)
+        mapped = on_devices(local, specs=(SPREAD, SPREAD, P(), SPREAD))
         return jnp.sum(mapped(x, weights, scale, ids) ** 2)
 
     args = (x, weights, np.float32(0.7), ids)
@@ -147,7 +144,7 @@ def test_no_wide_array_has_the_room_of_the_experts(rng):
         result, back = jax.vjp(layer, x, weights)
         return result, *back(result)
 
-    mapped = spread(local)
+    mapped = on_devices(local)
     compiled = jax.jit(mapped).lower(x, weights, ids).compile()
     room = 2 * 8 * tokens
     made = re.findall(rf"= (\w+)\[{room},{width}\]\S* (fusion|custom-call)\(", compiled.as_text())
@@ -164,7 +161,7 @@ def test_a_batch_is_counted_as_one(rng, once):
 
     with fastjax.collect_stats():
         fastjax.reset_stats()
-        jax.block_until_ready(jax.jit(spread(counted_batch))(x, ids))
+        jax.block_until_ready(jax.jit(on_devices(counted_batch))(x, ids))
         sites = [s for s in fastjax.stats() if s.program == "jit_counted_batch" and s.launches]
     told = {(s.tokens, s.choices) for s in sites if s.tokens}
     assert told == {(ids[..., 0].size, ids.size)}
@@ -188,7 +185,7 @@ def test_rows_and_choices_are_counted(rng, once):
         assert handle.deduplicated == once
         return rows
 
-    mapped = spread(counted_dispatch)
+    mapped = on_devices(counted_dispatch)
     with fastjax.collect_stats():
         fastjax.reset_stats()
         jax.block_until_ready(jax.jit(mapped)(x, ids))

@@ -1,434 +1,477 @@
-"""`moe.layer`: what dispatch, experts and combine do one by one, in any number of chunks."""
+"""`moe.layer` against the same on one device: in rounds, in chunks, and with levelled experts.
+
+Where a device has too little room for all, tokens are taken in rounds, and none is dropped. Where
+experts are levelled, devices of a server compute rows of each other's.
+"""
 
 import functools
-import itertools
+import warnings
 
+import emulated_jax
 import jax
 import jax.numpy as jnp
-import moe_reference as reference
 import numpy as np
 import pytest
-from data_flow import parts_of
-from deduplicated import DEVICES, EXPERTS, flat, layer_on_devices, one_expert
-from moe_reference import equations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moe_layers import (
+    BALANCED,
+    DEVICES,
+    EXPERTS,
+    SPREAD,
+    TOP_K,
+    WIDTH,
+    P,
+    all_experts,
+    dense,
+    dense_with_gradients,
+    expert,
+    ids_of,
+    layer,
+    name_of,
+    on_devices,
+    problem,
+    rows_of_experts,
+    same,
+    scaled,
+    scales,
+    steps,
+    with_gradients,
+    with_stats,
+)
 from spmd import mesh_of
 
 import fastjax
-from fastjax import handlers, moe
-from fastjax.errors import ArgumentError
-from fastjax.moe import whole_layer
-from fastjax.traced import contract
-from fastjax.traced.after import after
+from fastjax import Topology, handlers, moe
+from fastjax.errors import ArgumentError, FallbackWarning
 
-P = jax.P
-TOP_K = 3
-TOPOLOGY = fastjax.Topology(4, 2, scale_out_bandwidth=1e8)
-CALLS = contract.PLAN, contract.EXCHANGE, contract.START, contract.DONE
-PLAN, EXCHANGE, START, DONE = (call.target for call in CALLS)
-
-
-def all_experts(rows, group_sizes, params):
-    hidden = jnp.tanh(jax.lax.ragged_dot(rows, params[0], group_sizes))
-    return jax.lax.ragged_dot(hidden, params[1], group_sizes)
-
-
-def with_gradients(local):
-    """A program: a layer's result, and the gradients of tokens, router and experts."""
-    spread = P("x")
-    mapped = jax.shard_map(
-        lambda x, router, experts: local(x, *reference.route(x, router, TOP_K), experts),
-        mesh=mesh_of(),
-        in_specs=(spread, P(), spread),
-        out_specs=spread,
-    )
-    return reference.with_gradients(mapped)
-
-
-def run(problem, local):
-    """A layer's result, and the gradients of tokens, router and experts."""
-    (_, result), grads = jax.jit(with_gradients(local))(*flat(problem))
-    return jax.tree.map(np.asarray, (result, grads))
-
-
-def spread_out(local):
-    return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
-
-
-def close(got, wanted, tolerance=2e-5):
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), got, wanted
-    )
-
-
-def in_three_steps(options, x, weights, ids, experts):
-    rows, sizes, handle = moe.dispatch(
-        x, ids, num_experts=EXPERTS, axis_name="x", weights=weights, topology=TOPOLOGY, **options
-    )
-    rows = moe.grouped_map(one_expert, rows, experts, sizes)
-    return moe.combine(rows, handle, payload_dtype=options.get("payload_dtype"))
-
-
-def in_chunks(options, chunks, expert_fn, x, weights, ids, experts):
-    return moe.layer(
-        x,
-        ids,
-        weights,
-        experts,
-        expert_fn=expert_fn,
-        num_experts=EXPERTS,
-        axis_name="x",
-        chunks=chunks,
-        **{"topology": TOPOLOGY, "buffer_factor": None, "drop": True} | options,
-    )
+EACH, ONCE = {"deduplicate": False}, {"deduplicate": True}
+AT_ONCE = {"buffer_factor": float(DEVICES)}  # there is room for all, in one round
+LINES = {"topology": Topology(2, 2)}  # of the meshes of two lines, along "x"
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"deduplicate": True},
-        {"deduplicate": False},
-        {"deduplicate": True, "buffer_factor": 0.8, "alignment": 4},
-        pytest.param({"deduplicate": False, "buffer_factor": 0.8}, marks=pytest.mark.nightly),
+        EACH,
+        ONCE | {"chunks": 3, "alignment": 4},
+        EACH | {"chunks": 2, "buffer_factor": 0.5},
         pytest.param(
-            {"deduplicate": True, "payload_dtype": jnp.bfloat16}, marks=pytest.mark.nightly
+            ONCE | {"chunks": 2, "expert_fn": None, "grouped_fn": all_experts},
+            marks=pytest.mark.sanitize,
         ),
-        {"deduplicate": False, "payload_dtype": jnp.float8_e4m3fn},
+        BALANCED | EACH,
+        BALANCED | ONCE,
+        BALANCED | ONCE | {"chunks": 3, "alignment": 4, "buffer_factor": None},
+        BALANCED | EACH | {"chunks": 2, "buffer_factor": 0.5},
+        BALANCED | ONCE | {"copies": 1, "topology": Topology(1, 8)},
     ],
-    ids=lambda options: ",".join(map(str, options.values())),
+    ids=name_of,
 )
-def test_values_do_not_depend_on_chunks(rng, options):
-    problem = reference.problem(rng, DEVICES, 11, EXPERTS)
-    result, grads = run(problem, functools.partial(in_three_steps, options))
-    for chunks in (1, 3) if len(options) == 1 else (3,):
-        got, got_grads = run(problem, functools.partial(in_chunks, options, chunks, one_expert))
-        close(got, result, 1e-6)
-        close(got_grads, grads)
+def test_values_and_gradients(rng, options):
+    """And no device of a server has more rows than others, if they are levelled."""
+    run = with_gradients(on_devices(with_stats, **options))
+    for law in ("zipf", "one device", "one expert", "holes"):
+        arrays = problem(rng, 17, law)
+        (result, stats), slopes = run(*arrays)
+        same((result, slopes), dense_with_gradients(arrays), 2e-5)
+        rows = rows_of_experts(stats, arrays[-1])
+        if "balance" not in options:
+            np.testing.assert_array_equal(stats.rows, rows.reshape(DEVICES, -1).sum(1))
+            assert len({*stats.rounds.tolist()}) == 1
+            assert stats.rounds[0] > 1
+            continue
+        servers = options["topology"].servers
+        of_servers = np.asarray(stats.rows).reshape(servers, -1)
+        np.testing.assert_array_equal(of_servers.sum(1), rows.reshape(servers, -1).sum(1))
+        # Each part of a chunk, and each round, is rounded for itself.
+        parts = options.get("chunks", 1) * stats.rounds[0]
+        assert (of_servers.max(1) <= of_servers.mean(1) + 2 * parts).all()
+        assert stats.copies.max() <= options.get("copies", 4)
 
 
-@pytest.mark.sanitize
-def test_a_function_of_all_experts(rng):
-    problem = reference.problem(rng, DEVICES, 6, EXPERTS)
-    options = {"deduplicate": True}
-    result, grads = run(problem, functools.partial(in_three_steps, options))
-    got, got_grads = run(
-        problem, functools.partial(in_chunks, options | {"grouped_fn": all_experts}, 2, None)
-    )
-    close((got, got_grads), (result, grads), 1e-4)
-
-
-def lowered(local, tokens, *, width=6, gradients=False, power=2):
-    """The program of a layer, or of its gradients by tokens; its choices are operands."""
-    shapes = [
-        jax.ShapeDtypeStruct((DEVICES * tokens, width), jnp.float32),
-        jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.float32),
-        jax.ShapeDtypeStruct((DEVICES * tokens, TOP_K), jnp.int32),
-        tuple(jax.ShapeDtypeStruct((EXPERTS, *s), jnp.float32) for s in ((6, 10), (10, 6))),
-    ]
-    mapped = spread_out(local)
-    loss = jax.grad(
-        lambda x, weights, *others: (mapped(x, weights, *others) ** power).sum(), (0, 1)
-    )
-    return jax.jit(loss if gradients else mapped).lower(*shapes)
-
-
-def compiled(local):
-    return lowered(local, 6).compile().as_text()
-
-
-def test_chunks_have_starts_and_one_is_as_before():
-    text = compiled(functools.partial(in_chunks, {"deduplicate": True}, 2, one_expert))
-    assert text.count(f'"{START}"') == text.count(f'"{DONE}"') == text.count(f'"{EXCHANGE}"') > 0
-    whole = compiled(functools.partial(in_chunks, {"deduplicate": True}, 1, one_expert))
-    assert EXCHANGE in whole
-    assert START not in whole
-    assert DONE not in whole
-
-
-@jax.custom_vjp
-def marked(rows, _group_sizes, _params):
-    """Experts that a program shows: a callback, forward and backward."""
-    done = jax.pure_callback(lambda _: np.float32(0), jax.ShapeDtypeStruct((), jnp.float32), rows)
-    return after(rows, done)
-
-
-marked.defvjp(
-    lambda *operands: (marked(*operands), None),
-    lambda _, ct: (marked(ct, None, None), None, None),
+@pytest.mark.parametrize(
+    "options",
+    [
+        ONCE | {"buffer_factor": 1.25},
+        EACH | {"buffer_factor": 1.25, "chunks": 2},
+        BALANCED | ONCE | {"buffer_factor": 0.75, "chunks": 2},
+        pytest.param(BALANCED | EACH | {"buffer_factor": 0.75}, marks=pytest.mark.nightly),
+    ],
+    ids=name_of,
 )
+def test_drops_if_asked_to(rng, options):
+    """What is dropped is that of `dispatch`, and counted, in any number of chunks."""
+    arrays = problem(rng, 24)
+    ids = arrays[-1]
+    result, stats = jax.jit(on_devices(with_stats, drop=True, **options))(*arrays)
+    options = {name: value for name, value in options.items() if name != "chunks"}
+    (in_steps, kept, dropped), slopes = with_gradients(on_devices(steps, **options))(*arrays)
+    same((in_steps, slopes), dense_with_gradients(arrays, np.asarray(kept)))
+    same(result, in_steps)
+    assert dropped.sum() == (~kept).sum() > 0
+    np.testing.assert_array_equal(stats.dropped, dropped)
+    np.testing.assert_array_equal(stats.expert_rows[0], np.bincount(ids.ravel(), minlength=EXPERTS))
+    assert (stats.rounds == 1).all()
+    assert stats.rows.sum() == kept.sum()
+    if "balance" not in options:
+        of_devices = np.bincount(ids[kept] // (EXPERTS // DEVICES), minlength=DEVICES)
+        np.testing.assert_array_equal(stats.rows, of_devices)
+
+
+IN_ROUNDS = [  # each is a program: tokens, and options
+    (9, EACH | {"buffer_factor": 1.25}),
+    (1, EACH | {"buffer_factor": 0.25}),
+    (9, ONCE | {"buffer_factor": 0.25}),
+    (9, BALANCED | EACH | {"buffer_factor": 0.5, "chunks": 3}),
+    (9, BALANCED | ONCE | {"buffer_factor": 0.5, "chunks": 3}),
+]
 
 
 @functools.cache
-def parts_of_four_chunks(deduplicate, *, gradients=False):
-    options = {"deduplicate": deduplicate, "buffer_factor": 1.5, "grouped_fn": marked}
-    local = functools.partial(in_chunks, options, 4, None)
-    parts = parts_of(lowered(local, 16, gradients=gradients).compile().as_text())
-
-    def calls_of(target, *scopes):
-        return [
-            name
-            for name, part in parts.items()
-            if part.target == target and any(scope in part.scope for scope in scopes or ("",))
-        ]
-
-    return parts, calls_of
+def program(number):
+    """Of experts without products; the same layer at once where its number is negative."""
+    tokens, options = IN_ROUNDS[abs(number) - 1]
+    del tokens
+    options = {"topology": Topology(2, 4)} | options
+    if number < 0:
+        options = AT_ONCE | {name: options[name] for name in ("topology", "deduplicate")}
+    return jax.jit(on_devices(with_stats, expert_fn=scaled, **options))
 
 
-def between_servers(deduplicate):
-    """Names that programs have for exchanges between servers."""
-    return ("moe_cross", "moe_return") if deduplicate else ("start_ragged",)
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_the_same_bits_in_rounds_and_at_once(data):
+    """Rounds have as many rows as there is room, and no more rounds than that needs parts."""
+    number = data.draw(st.integers(1, len(IN_ROUNDS)))
+    tokens, options = IN_ROUNDS[number - 1]
+    shape = DEVICES * tokens, TOP_K
+    ids = data.draw(st.lists(st.integers(-1, EXPERTS - 1), min_size=3, max_size=24))
+    ids = np.resize(np.array(ids, np.int32), shape)
+    seeded = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x, weights = seeded.normal(size=(shape[0], WIDTH)), seeded.random(shape)
+    arrays = x.astype(np.float32), weights.astype(np.float32), scales(), ids
+    result, stats = program(number)(*arrays)
+    at_once, once = program(-number)(*arrays)
+    np.testing.assert_array_equal(result, at_once)
+    same(result, dense(*arrays, expert=scaled))
+    assert (once.rounds <= 1).all()
+    if options["deduplicate"] or "balance" in options:
+        return
+    most = np.bincount(ids[ids >= 0], minlength=EXPERTS).reshape(DEVICES, -1).sum(1).max()
+    room = max(int(np.ceil(options["buffer_factor"] * tokens * TOP_K)), DEVICES * TOP_K)
+    part = max(1, room // (DEVICES * TOP_K))
+    assert -(-most // room) <= max(1, stats.rounds[0]) <= -(-tokens // part)
+    assert stats.rounds[0] == 1 or most > room
 
 
-def experts_in(parts):
-    """The callbacks in the experts of a program."""
-    return [name for name, part in parts.items() if "callback" in part.target]
+# ---- meshes of more axes than the layer's, and groups
 
 
-@pytest.mark.parametrize("deduplicate", [True, False])
-def test_experts_need_the_rows_of_their_chunk_alone(deduplicate):
-    """All exchanges need all plans, and plans the first."""
-    parts, calls_of = parts_of_four_chunks(deduplicate)
-    gathers = calls_of(PLAN, "gather_counts")
-    plans = [name for name in calls_of(PLAN) if name not in gathers]
-    plans = [name for name in plans if not parts[name].needs & {*calls_of(START)}]
-    assert len(plans) == 4
-    for plan in plans[1:]:
-        assert parts[plan].needs & {*plans} == {plans[0]}
-    exchanges = calls_of(EXCHANGE, *between_servers(deduplicate))
-    assert len(exchanges) == 8
-    assert all(parts[exchange].needs.issuperset(plans) for exchange in exchanges)
-    there = [name for name in exchanges if parts[name].needs.isdisjoint(exchanges)]
-    assert len(there) == 4
-    experts = experts_in(parts)
-    assert len(experts) == 4
-    for chunk, expert in enumerate(experts, 1):
-        assert len(parts[expert].needs & {*exchanges}) == chunk
-        assert len(parts[expert].needs & {*there}) == chunk
+def two_lines(rng):
+    """A problem of which one half of the devices needs a round, and the other more."""
+    x, weights, params, ids = problem(rng, 16)
+    ids[: len(ids) // 2] = np.arange(len(ids) // 2 * TOP_K).reshape(-1, TOP_K) % EXPERTS
+    ids[len(ids) // 2 :] = 3
+    return x, weights, params, ids
 
 
-@pytest.mark.parametrize("deduplicate", [True, False])
-def test_exchanges_between_servers_begin_one_after_the_other(deduplicate):
-    """On all devices, forward and backward."""
-    parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
-    starts = calls_of(START, *between_servers(deduplicate))
-    assert len(starts) == 16  # there and back, and both gradients, of four chunks
-    in_order = sorted(starts, key=lambda name: len(parts[name].needs & {*starts}))
-    for earlier, later in itertools.pairwise(in_order):
-        # The backward pass needs the results of the forward pass, but not their order.
-        assert earlier in parts[later].needs or later == in_order[8]
+BOTH = P(("d", "x"))
 
 
-@pytest.mark.parametrize("deduplicate", [True, False])
-def test_experts_wait_for_the_start_of_earlier_ways_back(deduplicate):
-    """Threads of XLA would run experts first, and NICs would idle meanwhile."""
-    parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
-    experts = experts_in(parts)
-    assert len(experts) == 8
-    starts = {*calls_of(START, *between_servers(deduplicate))}
-    for passed in (experts[:4], experts[4:]):
-        of_first = starts & parts[passed[0]].needs
-        for chunk, expert in enumerate(passed):
-            assert len((starts & parts[expert].needs) - of_first) == chunk
+@pytest.mark.parametrize(
+    ("check_vma", "balance"), [pytest.param(True, False, marks=pytest.mark.nightly), (False, True)]
+)
+def test_other_rounds_in_each_line_of_a_mesh(rng, check_vma, balance):
+    """Lines of devices do not exchange with each other, and params are the same in all.
 
-
-@pytest.mark.parametrize("deduplicate", [True, False])
-def test_first_experts_share_no_memory_with_later_rows(deduplicate):
-    """Rows of later chunks come after the first experts, which would wait for their memory."""
-    parts, calls_of = parts_of_four_chunks(deduplicate, gradients=True)
-    dones, experts = calls_of(DONE), experts_in(parts)
-    for first in (experts[0], experts[4]):
-        exchanges = {*calls_of(EXCHANGE, *between_servers(deduplicate))}
-        others = [name for name in dones if parts[name].needs & exchanges - parts[first].needs]
-        assert others
-        assert all(first in parts[name].needs for name in others)
-
-
-def test_gradients_gather_counts_alone():
-    """Those of all chunks once, and those of experts with little room; in servers plans bring them.
-
-    Without deduplication they bring all but those of experts with little room.
+    With balance, lines have other copies of experts, too.
     """
-    for deduplicate in (True, False):
-        options = {"deduplicate": deduplicate, "buffer_factor": 1.5, "grouped_fn": marked}
-        local = functools.partial(in_chunks, options, 2, None)
-        text = lowered(local, 6, gradients=True).as_text()
-        plans = 2 * (1 + deduplicate)
-        gathers = 0 if handlers.emulates_gpus() else 1 + deduplicate
-        assert text.count(f"@{PLAN}") == plans + gathers
-        if handlers.emulates_gpus():
-            assert text.count('all_gather"') == 3 + deduplicate
-
-
-def test_exchanges_that_are_made_again(rng):
-    """XLA takes calls of the same operands for one, unless they have numbers of their own."""
-    problem = reference.problem(rng, DEVICES, 6, EXPERTS)
-    whole = functools.partial(in_chunks, {"deduplicate": True}, 2, one_expert)
-    again = jax.checkpoint(whole, policy=moe.save_plans, prevent_cse=False)
-    (result, grads), (got, got_grads) = run(problem, whole), run(problem, again)
-    np.testing.assert_array_equal(got, result)
-    close(got_grads, grads)
-
-
-@pytest.mark.parametrize(
-    ("unneeded", "deduplicate"),
-    [("tokens made again", True), ("tokens", False), ("tokens of a chunk", True)],
-)
-def test_each_start_has_its_done(deduplicate, unneeded):
-    """Also where nobody needs the rows."""
-    local = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
-
-    def part(*operands):
-        tokens = local(*operands)
-        return tokens[:1] if unneeded == "tokens of a chunk" else tokens
-
-    remade = jax.checkpoint(part, prevent_cse=False)
-    of = remade if unneeded == "tokens made again" else part
-    text = lowered(of, 6, gradients=unneeded != "tokens of a chunk", power=1).compile().as_text()
-    assert text.count(f'"{START}"') == text.count(f'"{DONE}"') == text.count(f'"{EXCHANGE}"') > 0
-
-
-@pytest.mark.parametrize("deduplicate", [True, False])
-def test_a_chunk_whose_tokens_choose_an_expert_twice(deduplicate):
-    """All rows of a chunk may go to one device, more than of tokens whose experts differ."""
-    options = {"deduplicate": deduplicate, "buffer_factor": float(DEVICES)}
-    ids = np.full((DEVICES, 6, TOP_K), -1, np.int32)
-    ids[:, 3:] = 0
-    x = np.arange(DEVICES * 6 * 6, dtype=np.float32).reshape(-1, 6) / 100
-    experts = np.ones((EXPERTS, 6, 10), np.float32), np.ones((EXPERTS, 10, 6), np.float32)
-    arrays = x, np.ones((len(x), TOP_K), np.float32), ids.reshape(-1, TOP_K), experts
-    results = [
-        spread_out(functools.partial(in_chunks, options, chunks, one_expert))(*arrays)
-        for chunks in (1, 2)
-    ]
-    np.testing.assert_allclose(*results, rtol=1e-6)
-
-
-def test_one_chunk_where_axes_are_left_to_xla():
-    """There is no order of several."""
+    arrays = two_lines(rng)
+    run = lambda *arrays, **options: _told(with_stats(*arrays, **options))  # noqa: E731
     mapped = jax.shard_map(
-        functools.partial(in_chunks, {"topology": fastjax.Topology(2, 2)}, 2, one_expert),
-        mesh=mesh_of((4, 2), ("x", "d")),
-        axis_names={"x"},
-        in_specs=P("x"),
-        out_specs=P("x"),
+        functools.partial(run, balance=balance, **LINES),
+        mesh=mesh_of((2, 4), ("d", "x")),
+        in_specs=(BOTH, BOTH, SPREAD, BOTH),
+        out_specs=BOTH,
+        check_vma=check_vma,
     )
-    choices = jnp.ones((24, TOP_K)), jnp.zeros((24, TOP_K), jnp.int32)
-    experts = jnp.ones((EXPERTS, 6, 10)), jnp.ones((EXPERTS, 10, 6))
-    text = str(jax.make_jaxpr(mapped)(jnp.ones((24, 6)), *choices, experts))
-    assert " plan_" in text or "ragged" in text
-    assert "start_ragged" not in text
+    (result, rounds, copies), slopes = with_gradients(mapped)(*arrays)
+    same((result, slopes), dense_with_gradients(arrays))
+    assert rounds[0] == 1 < rounds[-1]
+    assert copies.any() == balance
 
 
-def takes_one(rows):
-    return rows
+def _told(made):
+    result, stats = made
+    return result, stats.rounds, stats.copies
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"chunks": 0}, "chunks must be a positive integer, got 0"),
-        ({"chunks": 7}, "at most the 6 tokens of a device, got 7"),
-        ({"chunks": True}, "chunks must be a positive integer, got True"),
-        ({"seconds_per_row": -1.0}, "seconds_per_row must be"),
-        ({"seconds_per_row": float("inf")}, "seconds_per_row must be"),
-        ({"seconds_per_row": "1"}, "seconds_per_row must be"),
-        ({"expert_fn": takes_one}, "expert_fn=takes_one takes other arguments: too many"),
-        ({"expert_fn": all_experts}, "expert_fn=all_experts takes other .*: missing .* 'params'"),
-        ({"expert_fn": jnp.zeros(3)}, r"expert_fn is (ArrayImpl|Array), no function\."),
-        ({"expert_fn": None}, r"needs expert_fn, .* or grouped_fn, .*; got neither\."),
-        ({"grouped_fn": all_experts}, "got both"),
-        ({"expert_fn": None, "grouped_fn": one_expert}, "grouped_fn=one_expert takes other"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
-)
-def test_refusals(change, message):
-    given = {"expert_fn": one_expert, "chunks": None} | change
-    function = given.pop("expert_fn")
-    chunks = given.pop("chunks")
-    with pytest.raises(ArgumentError, match=message):
-        compiled(functools.partial(in_chunks, given, chunks, function))
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_collectives_of_the_function(rng, check_vma):
+    """Lines of the mesh, which share parts of params, have different numbers of rounds."""
+    x, weights, (up, down), ids = two_lines(rng)
 
+    def gathered(rows, sizes, params):
+        whole = (jax.lax.all_gather(params[0], "d", axis=2, tiled=True), params[1])
+        return moe.grouped_map(expert, rows, whole, sizes)
 
-def test_the_rule(monkeypatch):
-    asked = []
-    rule = whole_layer.chunks_of
-
-    def spy(*arguments):
-        asked.append(rule(*arguments))
-        return 1
-
-    monkeypatch.setattr(whole_layer, "chunks_of", spy)
-    options = {"deduplicate": True, "seconds_per_row": 1e-6}
-    program = functools.partial(in_chunks, options, None, one_expert)
-    lowered(program, 512)
-    monkeypatch.setattr(jax, "process_count", lambda: 4)
-    lowered(program, 512)
-    lowered(functools.partial(program.func, {"deduplicate": True}, None, one_expert), 512)
-    alone, several, unknown = asked
-    assert alone == unknown == 1
-    assert several > 1
-
-
-@pytest.mark.parametrize(("deduplicate", "wanted"), [(True, 4), (False, 2)])
-def test_saved_plans_of_chunks_are_not_made_again(rng, deduplicate, wanted):
-    """A plan for each chunk, and one inside its server where tokens cross once."""
-    problem = reference.problem(rng, DEVICES, 6, EXPERTS)
-    whole = functools.partial(in_chunks, {"deduplicate": deduplicate}, 2, one_expert)
-    step = with_gradients(jax.checkpoint(whole, policy=moe.save_plans))
-    made = [
-        equation
-        for equation in equations(jax.make_jaxpr(step)(*flat(problem)).jaxpr)
-        if equation.primitive.name == "plan_ragged_all_to_all" and equation.params["plans"]
-    ]
-    assert len(made) == wanted
+    mapped = jax.shard_map(
+        functools.partial(layer, expert_fn=None, grouped_fn=gathered, **LINES),
+        mesh=mesh_of((2, 4), ("d", "x")),
+        in_specs=(BOTH, BOTH, (P("x", None, "d"), SPREAD), BOTH),
+        out_specs=BOTH,
+        check_vma=check_vma,
+    )
+    arrays = x, weights, (up, down), ids
+    same(with_gradients(mapped)(*arrays), dense_with_gradients(arrays))
 
 
 @pytest.mark.parametrize(
-    ("chunks", "deduplicate", "gradients"),
+    "wide", ["x", "weights", pytest.param("params", marks=pytest.mark.nightly)]
+)
+def test_arrays_that_vary_over_other_axes_too(rng, wide):
+    """What does not is the same in both lines of the mesh."""
+    x, weights, params, ids = problem(rng, 16, "one device")
+    half = len(x) // 2
+    both = lambda name, array: array if name == wide else np.concatenate([array[:half]] * 2)  # noqa: E731
+    arrays = both("x", x), both("weights", weights), params, np.concatenate([ids[:half]] * 2)
+    spread = {True: BOTH, False: SPREAD}
+    given = tuple(a if n == wide else a[:half] for n, a in (("x", x), ("weights", weights)))
+    of_lines = jax.tree.map(lambda p: np.concatenate([p, p]), params)
+    given = (*given, of_lines if wide == "params" else params, ids[:half])
+    specs = (*(spread[wide == name] for name in ("x", "weights", "params")), SPREAD)
+    mapped = jax.shard_map(
+        functools.partial(layer, **LINES),
+        mesh=mesh_of((2, 4), ("d", "x")),
+        in_specs=specs,
+        out_specs=BOTH,
+    )
+    at = ("x", "weights", "params").index(wide)
+    (result, got), (wanted_result, wanted) = (
+        with_gradients(f)(*a) for f, a in ((mapped, given), (dense, arrays))
+    )
+    same(result, wanted_result)
+    got, wanted = got[at], wanted[at]
+    if wide == "params":  # those of both lines are one array in the dense layer
+        got = jax.tree.map(lambda g: g.reshape(2, EXPERTS, *g.shape[1:]).sum(0), got)
+    same(got, wanted)
+
+
+def test_where_axes_are_left_to_xla(rng):
+    """Devices along them have the same copies."""
+    arrays = problem(rng, 8, "one device")
+    mesh = mesh_of((4, 2), ("x", "d"))
+    mapped = on_devices(layer, mesh, axis_names={"x"}, balance=True, **LINES)
+    same(with_gradients(mapped)(*arrays), dense_with_gradients(arrays))
+
+
+@pytest.mark.parametrize(
+    ("function", "groups", "options"),
     [
-        (1, False, False),
-        pytest.param(1, True, False, marks=pytest.mark.nightly),
-        pytest.param(2, False, False, marks=pytest.mark.nightly),
-        pytest.param(1, True, True, marks=pytest.mark.nightly),
-        pytest.param(2, False, True, marks=pytest.mark.nightly),
-        pytest.param(2, True, False, marks=pytest.mark.nightly),
+        (steps, [[0, 2, 4, 6], [7, 5, 3, 1]], EACH),
+        (steps, [[0, 2, 4, 6], [7, 5, 3, 1]], ONCE),
+        (with_stats, [[0, 4, 1, 5], [2, 6, 3, 7]], BALANCED | ONCE | AT_ONCE),
+        (with_stats, [[0, 1, 4, 5], [7, 6, 3, 2]], BALANCED | EACH | AT_ONCE),
     ],
 )
-def test_outside_of_jit(rng, chunks, deduplicate, gradients):
-    """Each operation is compiled alone."""
-    problem = flat(reference.problem(rng, DEVICES, 4, EXPERTS))
-    options = {"deduplicate": deduplicate, "chunks": chunks}
-    step = layer_on_devices(topology=TOPOLOGY, **options)
-    if gradients:
-        step = reference.with_gradients(step)
-    close(step(*problem), jax.jit(step)(*problem), 1e-5)
+def test_groups_of_an_axis(rng, function, groups, options):
+    """Each has all experts, in the order of its positions; servers may be in any other."""
+    x, weights, params, ids = problem(rng, 16)
+    order = np.array(groups).ravel()
+    of_groups = jax.tree.map(lambda p: np.stack([p, 2 * p]).reshape(8, -1, *p.shape[1:]), params)
+    by_device = jax.tree.map(
+        lambda p: np.concatenate(list(p[np.argsort(order)].reshape(8, -1, *p.shape[2:]))), of_groups
+    )
+    mapped = on_devices(function, axis_index_groups=groups, num_experts=EXPERTS, **options)
+
+    def dense_groups(x, weights, params, ids):
+        split = lambda a: a.reshape(8, -1, *a.shape[1:])[order].reshape(2, -1, *a.shape[1:])  # noqa: E731
+        made = jax.vmap(dense)(
+            *(split(a) for a in (x, weights)), jax.tree.map(split, params), split(ids)
+        )
+        made = made.reshape(8, -1, made.shape[-1])
+        return made[np.argsort(order)].reshape(x.shape)
+
+    (result, *told), slopes = with_gradients(mapped)(x, weights, by_device, ids)
+    same((result, slopes), with_gradients(dense_groups)(x, weights, by_device, ids))
+    if function is steps:
+        return
+    rows = np.asarray(told[0].rows)[order]
+    server = order // 4
+    for group in (0, 1):
+        for at in (0, 1):
+            mine = rows[4 * group :][:4][server[4 * group :][:4] == at]
+            assert mine.max() <= mine.mean() + 1
+
+
+# ---- functions of experts
 
 
 @pytest.mark.parametrize("deduplicate", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_experts_that_use_traced_values(rng, deduplicate):
     """Of any type, made in a loop around the layer."""
-    x, router, experts = flat(reference.problem(rng, DEVICES, 4, EXPERTS))
-    weights, ids = reference.route(x, router, TOP_K)
+    arrays = problem(rng, 4)
 
     def gradients(chunks):
-        def local(x, weights, ids, experts, scale):
+        def local(x, weights, params, ids, scale):
             def body(rows, key):
                 mask = jax.random.bernoulli(key, 0.5, rows.shape[1:])
                 shift = jax.random.randint(key, (), 0, 3)
 
-                def function(rows, group_sizes, params):
-                    return all_experts(rows, group_sizes, params) * mask * scale + shift
+                def function(rows, sizes, params):
+                    return all_experts(rows, sizes, params) * mask * scale + shift
 
-                options = {"deduplicate": deduplicate, "grouped_fn": function}
-                return in_chunks(options, chunks, None, rows, weights, ids, experts), None
+                options = {"deduplicate": deduplicate, "grouped_fn": function, "chunks": chunks}
+                return layer(rows, weights, params, ids, None, drop=True, **options), None
 
             return jax.lax.scan(body, x, jax.random.split(jax.random.key(0), 2))[0]
 
-        spread = P("x")
-        specs = (spread, spread, spread, spread, P())
-        mapped = jax.shard_map(
-            local, mesh=mesh_of(), in_specs=specs, out_specs=spread, check_vma=False
-        )
-        loss = jax.jit(jax.grad(lambda *given: (mapped(*given) ** 2).sum(), (0, 1, 3, 4)))
-        return loss(x, weights, ids, experts, np.float32(1.5))
+        specs = (*[SPREAD] * 4, P())
+        mapped = on_devices(local, specs=specs, check_vma=False)
+        loss = jax.jit(jax.grad(lambda *given: (mapped(*given) ** 2).sum(), (0, 1, 2, 4)))
+        return loss(*arrays, np.float32(1.5))
 
-    close(gradients(2), gradients(1), 1e-4)
+    same(gradients(2), gradients(1), 1e-4)
+
+
+def test_functions_of_all_experts_get_params_of_copies(rng):
+    """Any pytree, with leaves of any type; a slot that is not in use has no rows."""
+    x, weights, (up, down), ids = problem(rng, 16, "one device")
+    params = {"up": up, "down": [down.astype(jnp.bfloat16)], "half": np.arange(EXPERTS) % 2 == 0}
+
+    def whole(rows, sizes, params):
+        assert len(sizes) == len(params["half"]) == EXPERTS // DEVICES + 3
+        owner = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(rows))
+        made = all_experts(rows, sizes, (params["up"], *down_of(params)))
+        # Of params of zeros, this is NaN, and JAX multiplies rows by params of all groups.
+        norm = jnp.abs(params["up"]).sum((1, 2), keepdims=True)
+        one = jax.lax.ragged_dot(jnp.ones_like(rows[:, :1]), norm / norm, sizes)
+        return made * one * jnp.where(params["half"][owner], 0.5, 1.0)[:, None]
+
+    def down_of(params):
+        return [p.astype(jnp.float32) for p in params["down"]]
+
+    def reference(x, weights, params, ids):
+        scale = np.where(np.arange(EXPERTS) % 2 == 0, 0.5, 1.0)[:, None, None]
+        return dense(x, weights, (params["up"], down_of(params)[0] * scale), ids)
+
+    mapped = on_devices(layer, expert_fn=None, grouped_fn=whole, copies=3, **BALANCED)
+    same(jax.jit(mapped)(x, weights, params, ids), reference(x, weights, params, ids))
+    loss = lambda f, floats: (f(x, weights, params | floats, ids) ** 2).sum()  # noqa: E731
+    floats = {name: params[name] for name in ("up", "down")}
+    got, wanted = (
+        jax.jit(jax.grad(functools.partial(loss, f)))(floats) for f in (mapped, reference)
+    )
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(
+            one.astype(np.float32), other.astype(np.float32), rtol=0.02, atol=0.1
+        )
+
+
+# ---- the rest
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("options", "gradients"), [(EACH | {"chunks": 1}, False), (ONCE | {"chunks": 2}, True)]
+)
+def test_outside_of_jit(rng, options, gradients):
+    """Each operation is compiled alone."""
+    arrays = problem(rng, 4)
+    step = on_devices(layer, drop=True, **options)
+    if gradients:
+        step = with_gradients(step).__wrapped__
+    same(step(*arrays), jax.jit(step)(*arrays))
+
+
+def slowest(rows):
+    """Of devices, server by server: the most rows of one, over the mean of its server."""
+    return (rows.max(1) / rows.mean(1)).max()
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_statistics_tell_the_load_before_and_after(rng, deduplicate):
+    """By numpy, and by what the layer says that its devices compute."""
+    tokens, chunks, servers = 96, 3, BALANCED["topology"].servers
+    arrays = problem(rng, tokens)
+    options = BALANCED | AT_ONCE | {"deduplicate": deduplicate, "chunks": chunks}
+    function = on_devices(with_stats, **options)
+    with fastjax.collect_stats():
+        fastjax.reset_stats()
+        _, stats = jax.block_until_ready(jax.jit(function)(*arrays))
+        sites = [site for site in fastjax.stats() if site.launches]
+    (counted,) = [site for site in sites if site.operation == "gather_counts" and site.tokens]
+    ids = arrays[-1].reshape(DEVICES, -1)
+    at_home = [np.bincount(own // (EXPERTS // DEVICES), minlength=DEVICES) for own in ids]
+    np.testing.assert_array_equal(counted.traffic, at_home)
+    assert (counted.launches, counted.tokens, counted.choices) == (1, DEVICES * tokens, ids.size)
+    assert (counted.rows, counted.scheduler, counted.stages) == (0, "", 0)
+    before = slowest(np.sum(at_home, 0).reshape(servers, -1))
+    assert counted.slowest == pytest.approx(before)
+    scope = "moe_to_experts/" if deduplicate else "moe_dispatch/"
+    moving = [s for s in sites if scope in s.name and s.operation == "fast_ragged_all_to_all"]
+    moving = [site for site in moving if site.row_bytes > 4]  # not the weights of rows
+    assert len(moving) == chunks
+    after = slowest(np.asarray(stats.rows).reshape(servers, -1))
+    assert before > 1.5
+    assert max(site.slowest for site in moving) < 1.15
+    assert after < 1.05
+    if not deduplicate:
+        rows = np.sum([site.traffic.sum(0) for site in moving], 0)
+        np.testing.assert_array_equal(rows, stats.rows)
+
+
+def test_one_device_a_server_has_nobody_to_share_with(rng):
+    arrays = problem(rng, 9)
+    function = on_devices(with_stats, balance=True, topology=Topology(8, 1))
+    result, stats = jax.jit(function)(*arrays)
+    same(result, dense(*arrays))
+    assert not stats.copies.any()
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_platforms_without_a_backend(rng, monkeypatch, deduplicate):
+    arrays = problem(rng, 9)
+    options = BALANCED | {"deduplicate": deduplicate, "buffer_factor": 8.0}
+    monkeypatch.setattr(handlers, "unusable", lambda platform: f"of a test ({platform})")
+    with emulated_jax.installed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        result, stats = jax.jit(on_devices(with_stats, **options))(*arrays)
+    same(result, dense(*arrays))
+    assert stats.copies.any()
+
+
+def test_params_without_an_entry_for_each_expert_are_refused(rng):
+    x, weights, _, ids = problem(rng, 4)
+    given = {"expert_fn": None, "grouped_fn": lambda rows, _, p: rows * p}
+    mapped = on_devices(layer, specs=(SPREAD, SPREAD, P(), SPREAD), **given, **BALANCED)
+    with pytest.raises(ArgumentError, match="2 experts of this device"):
+        jax.eval_shape(mapped, x, weights, np.float32(2), ids)
+
+
+def test_ids_that_are_out_of_range_are_refused(rng):
+    x, weights, params, _ = problem(rng, 4)
+    ids = ids_of(rng, DEVICES * 4)
+    ids[5, 1] = EXPERTS + 3
+    run = jax.jit(on_devices(layer, chunks=2, **BALANCED))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"expert {EXPERTS + 3}"):
+        jax.block_until_ready(run(x, weights, params, ids))
+
+
+def test_room_is_what_was_asked_for():
+    """Of a program, forward and backward: most of the memory is room for rows that seldom come."""
+    shapes = (
+        jax.ShapeDtypeStruct((DEVICES * 256, 64), jnp.float32),
+        jax.ShapeDtypeStruct((DEVICES * 256, TOP_K), jnp.float32),
+        tuple(jax.ShapeDtypeStruct((EXPERTS, 64, 64), jnp.float32) for _ in range(2)),
+        jax.ShapeDtypeStruct((DEVICES * 256, TOP_K), jnp.int32),
+    )
+    bytes_of = lambda **options: (  # noqa: E731
+        with_gradients(on_devices(layer, deduplicate=False, **options))
+        .lower(*shapes)
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
+    assert bytes_of(buffer_factor=None) < 0.4 * bytes_of(buffer_factor=DEVICES)

@@ -4,16 +4,21 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import moe_reference as reference
+import moe_layers
 import numpy as np
 import pytest
-from deduplicated import DEVICES, EXPERTS, SPREAD, P, dispatched, layer_on_devices
-from moe_reference import same, with_gradients
-from spmd import mesh_of
+from moe_layers import (
+    EXPERTS,
+    WIDTH,
+    dense_with_gradients,
+    dispatched,
+    layer,
+    on_devices,
+    same,
+    with_gradients,
+)
 
 from fastjax import moe
-
-TOP_K = 3
 
 
 def expert(rows, params):
@@ -36,31 +41,10 @@ FUNCTIONS = {"expert_fn": expert, "grouped_fn": all_experts}
 
 
 def problem(rng):
-    """Tokens, router and experts; nothing is so near zero that small differences count."""
-    x, router, _ = reference.problem(rng, DEVICES, 7, EXPERTS)
-    x = np.sign(x) * (0.5 + np.abs(x))
-    params = tuple(rng.normal(size=(EXPERTS, 6, 4)).astype(np.float32) for _ in range(2))
-    return x.reshape(-1, 6), router, params
-
-
-def dense(x, router, params, kept, rounding=None):
-    weights, ids = reference.route(x, router, TOP_K)
-    rows = reference.rounded(x, rounding)
-    every = jax.vmap(lambda p: expert(rows, p))(params)
-    chosen = jnp.take_along_axis(jnp.moveaxis(every, 0, 1), ids[..., None], axis=1)
-    return (chosen * (weights * kept)[..., None]).sum(1)
-
-
-def kept_by(options, x, router):
-    """Which choices find room."""
-
-    def local(x, router):
-        _, ids = reference.route(x, router, TOP_K)
-        only = {k: v for k, v in options.items() if k not in ("chunks", "drop")}
-        return dispatched(x, ids, **only)[2].kept
-
-    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=(P("x"), P()), out_specs=P("x"))
-    return jax.jit(mapped)(x, router)
+    """Nothing is so near zero that small differences count."""
+    x, weights, _, ids = moe_layers.problem(rng, 7)
+    params = tuple(rng.normal(size=(EXPERTS, WIDTH, 4)).astype(np.float32) for _ in range(2))
+    return np.sign(x) * (0.5 + np.abs(x)), weights, params, ids
 
 
 @pytest.mark.parametrize(
@@ -76,35 +60,30 @@ def kept_by(options, x, router):
     ids=lambda value: ",".join(map(str, value.values())) if isinstance(value, dict) else None,
 )
 def test_padding_reaches_neither_values_nor_gradients(rng, options, name):
-    x, router, params = problem(rng)
-    options = {"alignment": 8, **options}
+    x, _, _, ids = arrays = problem(rng)
+    options = {"alignment": 8, "buffer_factor": None, **options}
     function = {"expert_fn": None} | {name: FUNCTIONS[name]}
-    kept = np.asarray(kept_by(options, x, router))
-    assert kept.all() == ("buffer_factor" not in options)
-    got = jax.jit(with_gradients(layer_on_devices(**function, **options)))(x, router, params)
+    only = {name: options[name] for name in ("deduplicate", "alignment", "buffer_factor")}
+    kept = jax.jit(on_devices(lambda x, ids: dispatched(x, ids, **only)[2].kept))(x, ids)
+    assert kept.all() == (options["buffer_factor"] is None)
+    got = with_gradients(on_devices(layer, **function, **options))(*arrays)
     narrow = options.get("payload_dtype")
-    wanted = jax.jit(with_gradients(functools.partial(dense, kept=kept, rounding=narrow)))(
-        x, router, params
-    )
+    wanted = dense_with_gradients(arrays, np.asarray(kept), expert=expert, rounding=(narrow, None))
     same(got, wanted, 1e-4 if narrow is None else 0.05)
 
 
 def test_steps(rng):
     """`grouped_map` is told which rows of a group are padding."""
-    x, router, params = problem(rng)
+    arrays = problem(rng)
 
-    def local(x, router, params):
-        weights, ids = reference.route(x, router, TOP_K)
+    def local(x, weights, params, ids):
         rows, sizes, handle = dispatched(x, ids, deduplicate=False, alignment=8)
         rows = moe.grouped_map(expert, rows, params, sizes, handle.group_rows)
         return moe.combine(rows, handle, weights)
 
-    specs = (SPREAD, P(), SPREAD)
-    mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=SPREAD)
-    every = functools.partial(dense, kept=np.ones((len(x), TOP_K), bool))
     same(
-        jax.jit(with_gradients(mapped))(x, router, params),
-        jax.jit(with_gradients(every))(x, router, params),
+        with_gradients(on_devices(local))(*arrays),
+        dense_with_gradients(arrays, expert=expert),
         1e-4,
     )
 

@@ -10,15 +10,14 @@ import multiprocess
 import numpy as np
 import pytest
 from exchange_checks.backends import spread
+from moe_layers import DEVICES, EXPERTS, TOP_K, dense, ids_of, on_devices, same
 from spmd import mesh_of
-from whole_layers import DEVICES, EXPERTS, TOP_K, ids_of, same
 
 import fastjax
 from fastjax import moe
 from fastjax.moe.arrangement import Options, balance_of
 from fastjax.traced import levelling
 
-P = jax.P
 # XLA multiplies matrices of fewer rows than 64, and sums fewer than some 4,000 numbers, by other
 # routines, with other bits: here each chunk has room for a tile of 180 rows, and as many numbers.
 TOKENS, WIDTH, HIDDEN, COPIES = 192, 32, 5, 4
@@ -59,7 +58,7 @@ class Way:
             )
             return result, *back(ct), stats.rounds[None]
 
-        return jax.jit(jax.shard_map(local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x")))
+        return jax.jit(on_devices(local))
 
 
 def every_way():
@@ -104,7 +103,7 @@ def problem():
     params = normal(EXPERTS, 1), normal(EXPERTS, half, HIDDEN), normal(EXPERTS, HIDDEN, half)
     tokens = DEVICES * TOKENS
     x, ct = normal(2, tokens, WIDTH)
-    return x, normal(tokens, TOP_K), params, ct, ids_of(rng, TOKENS, "zipf")
+    return x, normal(tokens, TOP_K), params, ct, ids_of(rng, tokens)
 
 
 def bits(array):
@@ -179,12 +178,6 @@ def split_experts(way):
     return {*slots.ravel().tolist()} - {-1}
 
 
-def dense(x, weights, params, ids):
-    every = jax.vmap(expert, (None, 0), 1)(x, params)
-    chosen = jnp.take_along_axis(every, ids[..., None], 1)
-    return (chosen * weights[..., None]).sum(1)
-
-
 # Each process compiles all programs.
 NIGHTLY = pytest.param(True, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])
 
@@ -194,7 +187,9 @@ NIGHTLY = pytest.param(True, marks=[pytest.mark.nightly, pytest.mark.timeout(180
 def test_the_same_bits(processes, every):
     digests, values = carried_out(processes, every=every)
     x, weights, params, ct, ids = problem()
-    wanted, back = jax.vjp(lambda *operands: dense(*operands, ids), x, weights, params)
+    wanted, back = jax.vjp(
+        lambda *operands: dense(*operands, ids, expert=expert), x, weights, params
+    )
     same(values, jax.tree.leaves((wanted, back(ct))))
     assert digests == carried_out(1, every=every)[0]
     ways, first = every_way() if every else some_ways(), {}

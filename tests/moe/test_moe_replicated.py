@@ -3,40 +3,35 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moe_layers import (
+    EXPERTS,
+    TOP_K,
+    WIDTH,
+    P,
+    all_experts,
+    dense,
+    layer,
+    on_devices,
+    problem,
+    same,
+    scaled,
+    scales,
+    with_gradients,
+)
 from refusals import refused
 from spmd import mesh_of
-from whole_layers import EXPERTS, TOP_K, WIDTH, dense, layer, problem, same, scales
 
 import fastjax
 from fastjax import errors, moe
 from fastjax.moe import replication
 from fastjax.traced import contract
 
-P = jax.P
-
-
-def all_experts(rows, group_sizes, params):
-    hidden = jnp.tanh(moe.grouped_dot(rows, params[0], group_sizes))
-    return moe.grouped_dot(hidden, params[1], group_sizes)
-
-
-def slopes_of(function):
-    """Of tokens, weights and params: a result, and the gradients of its sum of squares."""
-
-    def loss(*arrays):
-        result = function(*arrays)
-        return (result**2).sum(), result
-
-    def program(*arrays):
-        (_, result), slopes = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
-        return result, slopes
-
-    return program
+REPLICATED = P(), P(), P("x"), P()
+TILED = functools.partial(all_experts, dot=moe.grouped_dot)
 
 
 @pytest.fixture(params=[True, False], ids=["summed", "divided"])
@@ -48,7 +43,7 @@ def summed(request, monkeypatch):
 @pytest.mark.parametrize(
     ("check_vma", "options"),
     [
-        (False, {"alignment": 4, "expert_fn": None, "grouped_fn": all_experts}),
+        (False, {"alignment": 4, "expert_fn": None, "grouped_fn": TILED}),
         (True, {"deduplicate": True, "chunks": 2, "buffer_factor": 0.5, "balance": True}),
     ],
     ids=["whole", "lines"],
@@ -72,10 +67,10 @@ def test_values_and_gradients(rng, check_vma, options):
     function = functools.partial(layer, **options)
     if check_vma:
         results = tokens, (tokens, tokens, P("x"))
-        program = on_mesh(slopes_of(function), out_specs=results)
+        program = on_mesh(with_gradients(function), out_specs=results)
     else:
-        program = slopes_of(on_mesh(function, out_specs=tokens))
-    same(jax.jit(program)(*arrays), slopes_of(dense)(*arrays))
+        program = with_gradients(on_mesh(function, out_specs=tokens))
+    same(jax.jit(program)(*arrays), with_gradients(dense)(*arrays), 2e-5)
 
 
 @functools.cache
@@ -87,7 +82,7 @@ def counted(tokens, way):
         shaped = (a.reshape(1, *a.shape) for a in (x, ids, weights))
         result, stats = moe.layer(
             *(*shaped, params),
-            expert_fn=lambda rows, scale: rows * scale,
+            expert_fn=scaled,
             num_experts=EXPERTS,
             axis_name="x",
             buffer_factor=0.5,
@@ -98,7 +93,7 @@ def counted(tokens, way):
         each = stats.rows[None], stats.rounds[None], stats.copies[None]
         return result, stats.expert_rows, stats.dropped, each
 
-    specs = {"in_specs": (P(), P(), P("x"), P()), "out_specs": (P(), P(), P(), P("x"))}
+    specs = {"in_specs": REPLICATED, "out_specs": (P(), P(), P(), P("x"))}
     return jax.jit(jax.shard_map(local, mesh=mesh_of(), **specs))
 
 
@@ -128,9 +123,8 @@ def test_any_tokens(data):
 
 def test_one_device_exchanges_nothing(rng):
     x, weights, params, ids = problem(rng, 1)
-    function = functools.partial(layer, replicated=True, topology=fastjax.Topology(1, 1))
-    specs = {"in_specs": (P(), P(), P("x"), P()), "out_specs": P()}
-    program = jax.jit(jax.shard_map(function, mesh=mesh_of((1,)), **specs))
+    options = {"replicated": True, "topology": fastjax.Topology(1, 1)}
+    program = jax.jit(on_devices(layer, mesh_of((1,)), REPLICATED, **options))
     same(program(x, weights, params, ids), dense(x, weights, params, ids))
     text = program.lower(x, weights, params, ids).compile().as_text()
     assert contract.EXCHANGE.target not in text
@@ -141,12 +135,7 @@ def test_one_device_exchanges_nothing(rng):
 def test_experts_that_there_are_not(rng):
     x, weights, params, ids = problem(rng, 1)
     ids[2, 1] = -7
-
-    def local(*arrays):
-        return layer(*arrays, replicated=True)
-
-    specs = {"in_specs": (P(), P(), P("x"), P()), "out_specs": P()}
-    program = jax.jit(jax.shard_map(local, mesh=mesh_of(), **specs))
+    program = jax.jit(on_devices(layer, specs=REPLICATED, replicated=True))
     call = lambda: jax.block_until_ready(program(x, weights, params, ids))  # noqa: E731
     told = "moe.dispatch was given the expert -7 in expert_ids; want 0 to 15"
     refused(jax.errors.JaxRuntimeError, call, "on device ", told)
@@ -155,7 +144,7 @@ def test_experts_that_there_are_not(rng):
 def traced(rng, *, check_vma=True, **options):
     x, weights, params, ids = problem(rng, 1)
     function = functools.partial(layer, **options)
-    specs = {"in_specs": (P(), P(), P("x"), P()), "out_specs": P("x")}
+    specs = {"in_specs": REPLICATED, "out_specs": P("x")}
     mapped = jax.shard_map(function, mesh=mesh_of(), check_vma=check_vma, **specs)
     return jax.eval_shape(mapped, x, weights, params, ids)
 

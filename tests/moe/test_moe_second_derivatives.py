@@ -4,11 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import moe_reference as reference
 import numpy as np
 import pytest
-from deduplicated import DEVICES, EXPERTS, flat, layer_on_devices, one_expert
-from moe_reference import same
+from moe_layers import BALANCED, dense, expert, layer, name_of, on_devices, problem, same
 from refusals import refused
 
 import fastjax
@@ -30,7 +28,7 @@ def all_experts(sizes, rows, params):
     """The same of all groups at once."""
     ends = jnp.cumsum(jnp.array(sizes))
     group = (ends <= jnp.arange(len(rows))[:, None]).sum(1)
-    every = jax.vmap(one_expert, (None, 0))(rows, params)
+    every = jax.vmap(expert, (None, 0))(rows, params)
     own = every[jnp.minimum(group, len(sizes) - 1), jnp.arange(len(rows))]
     return jnp.where((group < len(sizes))[:, None], own, 0)
 
@@ -43,7 +41,7 @@ def test_whole_experts(rng, sizes, jit):
     params = tuple(rng.normal(size=(4, *s)).astype(np.float32) for s in ((3, 5), (5, 2)))
 
     def mapped(rows, params, scale):
-        scaled = lambda rows, params: one_expert(rows, params) * jnp.sin(scale)  # noqa: E731
+        scaled = lambda rows, params: expert(rows, params) * jnp.sin(scale)  # noqa: E731
         return moe.grouped_map(scaled, rows, params, np.array(sizes))
 
     dense = lambda rows, params, scale: all_experts(sizes, rows, params) * jnp.sin(scale)  # noqa: E731
@@ -64,7 +62,7 @@ def test_third_derivatives(rng):
         third = jax.grad(lambda r, p: sum((s**2).sum() for s in second(r, p)), (0, 1))
         return jax.jit(third)(rows, params)
 
-    mapped = lambda rows, params: moe.grouped_map(one_expert, rows, params, np.array(sizes))  # noqa: E731
+    mapped = lambda rows, params: moe.grouped_map(expert, rows, params, np.array(sizes))  # noqa: E731
     dense = functools.partial(all_experts, sizes)
     same(thrice(mapped, rows, params), thrice(dense, rows, params), 1e-4)
 
@@ -72,15 +70,19 @@ def test_third_derivatives(rng):
 @pytest.mark.parametrize(
     "options",
     [
-        {"deduplicate": False},
-        {"deduplicate": True, "chunks": 2, "alignment": 4},
+        {"deduplicate": False, "buffer_factor": None},
+        {"deduplicate": True, "chunks": 2, "alignment": 4, "buffer_factor": None},
+        pytest.param(BALANCED, marks=pytest.mark.nightly),
     ],
-    ids=lambda options: ",".join(map(str, options.values())),
+    ids=name_of,
 )
 def test_layers(rng, options):
-    arrays = flat(reference.problem(rng, DEVICES, 5, EXPERTS))
-    got, wanted = layer_on_devices(**options), functools.partial(reference.dense, top_k=3)
-    same(jax.jit(penalty(got))(*arrays), jax.jit(penalty(wanted))(*arrays), 1e-4)
+    *floats, ids = problem(rng, 5)
+    got, wanted = (
+        jax.jit(penalty(lambda *floats, f=f: f(*floats, ids)))(*floats)
+        for f in (on_devices(layer, **options), dense)
+    )
+    same(got, wanted, 1e-4 if "balance" not in options else 1e-3)
 
 
 def forward_mode(function, *primals):
@@ -91,7 +93,7 @@ def forward_mode(function, *primals):
 def test_forward_mode_is_refused_in_words(rng):
     """It is where the derivatives are those of a rule, eager or not."""
     told = "no forward-mode derivatives", "jax.jacrev(jax.jacrev(f)) in place of jax.hessian(f)"
-    arrays = flat(reference.problem(rng, DEVICES, 5, EXPERTS))
+    *floats, ids = problem(rng, 5)
     rows, weights = jnp.asarray(rng.normal(size=(12, 3))), jnp.asarray(rng.normal(size=(2, 3, 4)))
     dot = lambda rows, weights: moe.grouped_dot(rows, weights, np.array([5, 7]))  # noqa: E731
     slope = jax.jacrev(lambda weights: (dot(rows, weights) ** 2).sum())
@@ -107,8 +109,13 @@ def test_forward_mode_is_refused_in_words(rng):
         ),
         forward_mode(jax.vmap(dot, (0, None)), rows[None], weights),
         forward_mode(swapped, rows, weights),
-        forward_mode(layer_on_devices(), *arrays),
-        forward_mode(layer_on_devices(deduplicate=True, topology=fastjax.Topology(2, 4)), *arrays),
-        forward_mode(layer_on_devices(chunks=2, buffer_factor=8.0), *arrays),
+        *(
+            forward_mode(lambda *floats, o=options: on_devices(layer, **o)(*floats, ids), *floats)
+            for options in (
+                {"deduplicate": False},
+                {"deduplicate": True, "topology": fastjax.Topology(2, 4)},
+                {"chunks": 2, "buffer_factor": 8.0},
+            )
+        ),
     ):
         refused(errors.UnsupportedError, call, *told)

@@ -1,14 +1,20 @@
 """Layers where JAX is strict: what is implicit, or is NaN on the way, is an error there."""
 
-import functools
 from contextlib import ExitStack
 
 import jax
 import jax.numpy as jnp
-import moe_reference as reference
 import pytest
-from deduplicated import DEVICES, EXPERTS, flat, layer_on_devices
-from moe_reference import same, with_gradients
+from moe_layers import (
+    DEVICES,
+    dense_with_gradients,
+    layer,
+    name_of,
+    on_devices,
+    problem,
+    same,
+    with_gradients,
+)
 
 import fastjax
 
@@ -20,10 +26,6 @@ SCALED = {"deduplicate": True, "chunks": 2, "alignment": 4, "payload_dtype": jnp
 LEVELLED = {"deduplicate": True, "chunks": 2, "balance": True, "buffer_factor": 1.0}
 
 
-def _name(value):
-    return ",".join(map(str, value.values())) if isinstance(value, dict) else f"checks={value}"
-
-
 def values():
     promotion = jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict")
     return [*promotion, jax.debug_nans(True), jax.debug_infs(True)]
@@ -31,10 +33,6 @@ def values():
 
 def checks_of_jax():
     return [jax.checking_leaks(), jax.enable_checks(True)]
-
-
-def on_devices(options):
-    return jax.jit(with_gradients(layer_on_devices(topology=TOPOLOGY, **options)))
 
 
 # JAX's checks take longest.
@@ -49,15 +47,13 @@ def on_devices(options):
             for case in ((False, SCALED), (True, NARROW), (True, LEVELLED))
         ),
     ],
-    ids=_name,
+    ids=name_of,
 )
 def test_values_and_gradients(rng, checks, options):
     """Nothing is promoted, and nothing is NaN; or JAX looks at all that is traced."""
-    arrays = flat(reference.problem(rng, DEVICES, 7, EXPERTS))
+    arrays = problem(rng, 7)
     rounding = (options.get("payload_dtype"),) * 2
-    dense = functools.partial(reference.dense, top_k=3, rounding=rounding)
-    tolerance = 1e-5 if rounding == (None, None) else 0.1
-    step = on_devices(options)
+    step = with_gradients(on_devices(layer, topology=TOPOLOGY, **{"buffer_factor": None} | options))
     with ExitStack() as stack:
         for mode in checks_of_jax() if checks else values():
             stack.enter_context(mode)
@@ -65,4 +61,5 @@ def test_values_and_gradients(rng, checks, options):
         if not checks:  # a platform without handlers of ours gets what it has itself
             other = step.trace(*arrays).lower(lowering_platforms=("tpu",))
             assert "ragged_all_to_all" in other.as_text()
-    same(got, jax.jit(with_gradients(dense))(*arrays), tolerance)
+    tolerance = 1e-5 if rounding == (None, None) else 0.1
+    same(got, dense_with_gradients(arrays, rounding=rounding), tolerance)

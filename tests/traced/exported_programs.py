@@ -16,16 +16,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import moe_reference
+import moe_layers
 import numpy as np
 import reference
 
 import fastjax
-from fastjax import moe
 
 FOLDER = Path(__file__).parent / "data/exported"
-DEVICES, EXPERTS, TOP_K = 8, 16, 3
-TOPOLOGY = fastjax.Topology(4, 2)
+DEVICES, TOPOLOGY = moe_layers.DEVICES, moe_layers.TOPOLOGY
 _SPREAD = jax.P("x")
 
 
@@ -85,35 +83,17 @@ def exchange() -> Program:
 
 def layer(chunks: int, **balance: Any) -> Program:
     """A layer of experts whose tokens cross once, and its gradients."""
-    rng = np.random.default_rng(1)
-    x, router, experts = moe_reference.problem(rng, DEVICES, 6, EXPERTS)
-    x = x.reshape(-1, x.shape[-1])
-    weights, ids = moe_reference.route(x, router, TOP_K)
-    arguments = tuple(map(np.asarray, (x, weights, ids, *experts)))
+    x, weights, params, ids = moe_layers.problem(np.random.default_rng(1), 6)
+    options = {"chunks": chunks, "deduplicate": True, "buffer_factor": None, **balance}
 
-    def loss(local: Any, x: Any, weights: Any, *experts: Any) -> tuple[jax.Array, jax.Array]:
-        result = local(x, weights, experts)
-        return jnp.sum(result**2), result
+    def gradients(layer: Any, x: Any, weights: Any, ids: Any, *params: Any) -> Any:
+        (result, slopes) = moe_layers.with_gradients(layer)(x, weights, params, ids)
+        return result, *slopes[:2], *slopes[2]
 
-    def one_expert(rows: Any, matrices: Any) -> jax.Array:
-        return jnp.tanh(rows @ matrices[0]) @ matrices[1]
-
-    def local(x: Any, weights: Any, ids: Any, *experts: Any) -> Any:
-        options = {"num_experts": EXPERTS, "axis_name": "x", "topology": TOPOLOGY}
-        options |= {"chunks": chunks, "deduplicate": True, **balance}
-        once = lambda x, w, e: moe.layer(x, ids, w, e, expert_fn=one_expert, **options)  # noqa: E731
-        one = functools.partial(loss, once)
-        grads, result = jax.grad(one, (0, 1, 2, 3), has_aux=True)(x, weights, *experts)
-        return result, *grads
-
-    def dense(x: Any, weights: Any, experts: Any) -> jax.Array:
-        every = jnp.einsum("td,edf->tef", x, experts[0])
-        every = jnp.einsum("tef,efd->ted", jnp.tanh(every), experts[1])
-        return (jnp.take_along_axis(every, ids[..., None], 1) * weights[..., None]).sum(1)
-
-    one = functools.partial(loss, dense)
-    grads, result = jax.grad(one, (0, 1, 2, 3), has_aux=True)(x, weights, *experts)
-    return Program(_mapped(local), arguments, tuple(map(np.asarray, (result, *grads))))
+    arguments = x, weights, ids, *params
+    expected = gradients(moe_layers.dense, *arguments)
+    local = functools.partial(gradients, functools.partial(moe_layers.layer, **options))
+    return Program(_mapped(local), arguments, tuple(map(np.asarray, expected)))
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {

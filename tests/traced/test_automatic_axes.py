@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from deduplicated import values_and_slopes
 from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
+from moe_layers import values_and_slopes
 from spmd import mesh_of
 
 import fastjax

@@ -11,7 +11,7 @@ import pytest
 import reference
 from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
-from moe_reference import same
+from moe_layers import same
 from spmd import mesh_of
 
 import fastjax

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from deduplicated import dispatched, values_and_slopes
 from exchanges import exchange
 from jax.sharding import PartitionSpec as P
+from moe_layers import dispatched, values_and_slopes
 from refusals import refusals
 from spmd import mesh_of, spmd
 
