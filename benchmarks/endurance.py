@@ -23,6 +23,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "te
 
 import enduring
 import enduring_layers
+import leftovers
 import multiprocess
 
 SCHEMA = "fastjax-endurance-2"
@@ -98,7 +99,7 @@ def _held(results: list[dict[str, Any]]) -> dict[str, Any]:
 def run_jobs(jobs: int) -> dict[str, Any]:
     """Jobs one after the other, most of which end well; what they left."""
     rows, hung, left = [], [], []
-    before = enduring.Traces.now()
+    before = leftovers.Leftovers()
     for number in range(jobs):
         how = "well" if number % 3 else ENDS[number // 3 % len(ENDS)]
         with tempfile.TemporaryDirectory(prefix="fastjax-endurance-") as folder:
@@ -106,11 +107,8 @@ def run_jobs(jobs: int) -> dict[str, Any]:
             with enduring.ending_job(how, processes=2, TMPDIR=folder) as job:
                 ended = job.wait()
             seconds = time.monotonic() - start
-            sessions = [child.pid for child in job.processes]
-            left += [
-                f"job {number} ({how}): {trace}"
-                for trace in enduring.left_behind(before, sessions, Path(folder))
-            ]
+            files = (f"file {path.name}" for path in sorted(Path(folder).iterdir()))
+            left += [f"job {number} ({how}): {trace}" for trace in (*files, *before.after(5))]
         hung += [f"job {number} ({how}): {one}" for one in ended if one.hung]
         status = [one.status for one in ended]
         if how == "well" and any(status):
@@ -166,8 +164,8 @@ def page(record: dict[str, Any], title: str) -> str:
             "a third ended as process 1 should not. Processes that had to be killed, since they "
             "did not end, or failed where all was well: "
             + (f"{len(jobs['hung'])}, see below" if jobs["hung"] else "none")
-            + ". Left behind in processes, shared memory (files, System V segments), listening "
-            "sockets and temporary files: " + ("; ".join(jobs["left"]) or "nothing") + "."
+            + ". Left behind in processes, shared memory (files, System V segments) and "
+            "temporary files: " + ("; ".join(jobs["left"]) or "nothing") + "."
         )
         rows = []
         for how in dict.fromkeys(job["how"] for job in jobs["jobs"]):

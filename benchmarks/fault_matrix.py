@@ -31,6 +31,7 @@ def run(only: str) -> dict[str, Any]:
     import fault_cells
     import fault_kinds
     import fault_scene
+    import leftovers
 
     record = records.stamp(SCHEMA) | {"timeout_s": fault_scene.TIMEOUT}
     record["no_hosts"] = fault_kinds.no_hosts()
@@ -44,12 +45,13 @@ def run(only: str) -> dict[str, Any]:
             for name, job in fault_cells.runs(world).items():
                 if only not in name:
                     continue
-                left = fault_scene.Leftovers()
+                before = leftovers.Leftovers()
                 try:
                     for cell in job():
                         cells.append(portable(dataclasses.asdict(cell)))
                         print(" | ".join(row(cells[-1])), flush=True)
-                    left.none()
+                    if left := before.after(fault_scene.HANG):
+                        raise fault_scene.SceneError(f"left behind: {left}")
                 except Exception as error:  # noqa: BLE001  # the others are run all the same
                     failed.append({"job": name, "where": world.name, "why": str(error)})
                     print(f"FAILED: {name}, {world.name}: {error}", flush=True)

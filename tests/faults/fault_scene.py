@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -157,49 +155,3 @@ class Scene:
         bad = [e for e in ended if e.hung or (e.status and (alive or e.process != VICTIM))]
         if bad:
             raise SceneError("\n".join(map(str, bad)))
-
-
-class Leftovers:
-    """What outlives processes that do not see to it: looks at the machine before and after."""
-
-    def __init__(self) -> None:
-        self._before = self._found()
-
-    def none(self) -> None:
-        """Waits until nothing is left that was not there before; other programs come and go.
-
-        Raises:
-          SceneError: something stays.
-        """
-        end = time.monotonic() + HANG
-        while left := self._found() - self._before:
-            if time.monotonic() > end:
-                raise SceneError(f"left behind: {sorted(left)}")
-            time.sleep(0.1)
-
-    def _found(self) -> set[str]:
-        return {*_shared_files(), *_segments(), *_processes()}
-
-
-def _shared_files() -> Generator[str]:
-    for path in Path("/dev/shm").iterdir():
-        if path.name.startswith("ucx"):
-            yield str(path)
-
-
-def _segments() -> Generator[str]:
-    """System V's shared memory that nobody has attached, or whose maker is gone."""
-    table = Path("/proc/sysvipc/shm")
-    for line in table.read_text().splitlines()[1:] if table.exists() else ():
-        fields = line.split()
-        if not Path(f"/proc/{fields[4]}").exists():
-            yield f"shared memory segment {fields[1]}"
-
-
-def _processes() -> Generator[str]:
-    """Processes of jobs that this one has started."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError, ValueError, IndexError, TypeError, KeyError):
-            spec = json.loads(path.read_bytes().split(b"\0")[-2])
-            if spec["function"] == "play" and spec["parent"] == os.getpid():
-                yield f"process {path.parent.name}"

@@ -9,7 +9,8 @@ import fault_kinds
 import pytest
 from fault_cells import AFTER, BEFORE, DURING, EXIT, LAYER, Cell, check
 from fault_kinds import STOP, Slow, Stranger, World
-from fault_scene import Leftovers, SceneError
+from fault_scene import HANG, SceneError
+from leftovers import Leftovers
 
 HERE = World()
 UNSENT, MET, BALANCE, FIRST, MIDDLE, LAST, REDISTRIBUTION, _, TWO_MET, TWO_MIDDLE = DURING
@@ -20,7 +21,7 @@ def nothing_is_left() -> Iterator[None]:
     """Neither processes nor shared memory; and jobs of later tests start where these ended."""
     before = Leftovers()
     yield
-    before.none()
+    assert before.after(HANG) == []
 
 
 @pytest.mark.parametrize(

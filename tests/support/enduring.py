@@ -7,7 +7,6 @@ test_endurance.py, in short, and for benchmarks/endurance.py.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import dataclasses
 import gc
@@ -312,85 +311,3 @@ ENDINGS = {
 }
 # Its last exchange is everybody's last.
 WAITED_FOR = ("without_waiting", "without_waiting_and_forgotten")
-
-
-# ---- what jobs leave behind
-
-
-@dataclasses.dataclass
-class Traces:
-    """What this machine has at one time that jobs could leave behind."""
-
-    shared_files: frozenset[str]
-    segments: frozenset[tuple[str, int]]
-    listening: frozenset[str]
-
-    @classmethod
-    def now(cls) -> Traces:
-        shared = Path("/dev/shm")
-        segments = _table("/proc/sysvipc/shm")[1:]
-        sockets = [line for name in ("tcp", "tcp6") for line in _table(f"/proc/net/{name}")[1:]]
-        return cls(
-            frozenset(path.name for path in shared.iterdir()) if shared.is_dir() else frozenset(),
-            frozenset((line[1], int(line[4])) for line in segments),  # number, creator's pid
-            frozenset(line[9] for line in sockets if line[3] == "0A"),  # inode
-        )
-
-
-def _table(path: str) -> list[list[str]]:
-    return [line.split() for line in Path(path).read_text().splitlines()]
-
-
-def left_behind(before: Traces, sessions: Sequence[int], folder: Path) -> list[str]:
-    """What jobs left of what they had: processes of their sessions, and what only they could have.
-
-    Other programs come and go on this machine, so a listening socket that no process is seen to
-    hold, or a shared file, counts if it is there for longer than a moment.
-
-    Args:
-      before: from before the first job.
-      sessions: of all processes that were started.
-      folder: where temporary files of the jobs went.
-    """
-    found = [f"process {p}" for p in _processes() if _session(p) in sessions]
-    now = Traces.now()
-    found += [f"segment {n}" for n, pid in now.segments - before.segments if pid in sessions]
-    found += [f"file {name}" for name in sorted(path.name for path in folder.iterdir())]
-    for _ in range(50):
-        shared = [f"listening socket {inode}" for inode in _unheld_sockets(before)]
-        files = Traces.now().shared_files - before.shared_files
-        shared += [f"/dev/shm/{name}" for name in sorted(files)]
-        if not shared:
-            break
-        time.sleep(0.1)
-    return found + shared
-
-
-def _unheld_sockets(before: Traces) -> frozenset[str]:
-    sockets = Traces.now().listening - before.listening
-    unheld = sockets - _held_sockets() if sockets else sockets
-    # Those that were closed meanwhile had a holder.
-    return unheld & Traces.now().listening if unheld else unheld
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-
-
-def _session(process: int) -> int | None:
-    try:
-        return os.getsid(process)
-    except ProcessLookupError:
-        return None
-
-
-def _held_sockets() -> set[str]:
-    held = set()
-    for process in _processes():
-        with contextlib.suppress(OSError):  # it has ended
-            for entry in Path(f"/proc/{process}/fd").iterdir():
-                with contextlib.suppress(OSError):  # it was closed
-                    target = str(entry.readlink())
-                    if target.startswith("socket:["):
-                        held.add(target[8:-1])
-    return held
