@@ -13,7 +13,7 @@ from commands import record, run_command, says_what_is_wrong, value, write_trace
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
 from fastjax.cli import plan as plan_command
-from fastjax.cli.shared import text, workloads
+from fastjax.cli.shared import workloads
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="plan")
@@ -220,11 +220,3 @@ def test_wrong_commands_end_without_a_traceback(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "[Errno 2] No such file or directory: 'nothing.txt'\n"
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3 * 2**19, "1.5 MiB"), (2**50, "1024 TiB")],
-)
-def test_sizes(count, words):
-    assert text.size(count) == words

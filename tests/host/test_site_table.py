@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from collected import TOPOLOGY, case, collected, exchange, launch
+from collected import TOPOLOGY, collected
 from spmd import spmd
 
 import fastjax
@@ -16,34 +16,6 @@ import fastjax
 def collecting():
     with collected():
         yield
-
-
-def test_summary_has_a_line_for_each_site(rng, collecting):
-    def local(operand, output, *arrays):
-        with jax.named_scope("dispatch"):
-            once = exchange(operand, output, *arrays, scheduler="fast")
-        with jax.named_scope("a_name_that_goes_on_for_longer_than_a_line_has_room_for"):
-            return exchange(operand, once, *arrays, scheduler="direct")
-
-    one = case(rng)
-    launch(spmd(local), *one)
-    title, *lines = fastjax.stats_summary().splitlines()
-    assert title.split()[:2] == ["call", "site"]
-    assert len(lines) == 2
-    assert lines[0].startswith("dispatch: exchange ")
-    assert re.match(r"\.\.\.\S*room_for: exchange ", lines[1])
-    first, second = fastjax.stats()
-    for site, line in zip((first, second), lines, strict=True):
-        assert str(site).splitlines()[1].split() == line.split()
-        begin = title.index("launches")
-        words = line[begin:].split()
-        crossing = "-" if site.crossing_rows is None else str(site.crossing_rows)
-        received = site.traffic.sum(0).reshape(2, 4)
-        slowest = (received.max(1) / received.mean(1)).max()
-        assert words[:12] == [
-            *("1", "0", "1", "-", "-", str(site.rows), "0", crossing, f"{site.skew:.2f}"),
-            *(f"{slowest:.2f}", site.scheduler, str(site.stages)),
-        ]
 
 
 WAYS = ("dispatch", "dispatch in servers", "combine in servers", "combine")
@@ -91,10 +63,3 @@ def test_summary_of_layers_that_are_trained(rng, collecting, deduplicate, progra
     rows = {name: cell[5] for name, *cell in cells}
     if not deduplicate:
         assert rows["block: dispatch"] == rows["block: combine, gradient"] == "40"
-
-
-def test_summary_says_why_there_is_nothing(collecting):
-    assert fastjax.stats_summary() == "No exchange has ended since statistics are collected."
-    with fastjax.collect_stats(False):
-        none = "No statistics are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
-        assert fastjax.stats_summary() == none

@@ -1,4 +1,4 @@
-"""The site that `make docs` built: pages, links, widths, and every public name with its text.
+"""The site that `make docs` built: pages, links, and every public name with its text.
 
 The variable FASTJAX_SITE, as `make docs` sets it, names its folder. Read are the pages as they are
 served, so that what MkDocs and its plugins leave out is missed here too.
@@ -7,7 +7,6 @@ served, so that what MkDocs and its plugins leave out is missed here too.
 import ast
 import os
 import re
-import textwrap
 from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,9 +18,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GIVEN = os.environ.get("FASTJAX_SITE")
 SITE = Path(GIVEN or "build/site").resolve()
-# Characters that fit into a column of the site, and into an editor.
-WIDEST_CODE = 88
-WIDEST_TEXT = 120
 # What readers' programs may use, besides what the reference calls by its name.
 MODULES = {"errors", "loopback", "moe", "optimal", "plot", "simulation", "traffic"}
 
@@ -134,25 +130,6 @@ def test_menu_has_every_page(pages):
         built = SITE / name.replace("README.md", "index.md").replace(".md", ".html")
         assert built in pages, name
         assert len(" ".join(pages[built].said.values())) > 20, name
-
-
-def code_of(text: str) -> list[str]:
-    """Lines of code, but for what commands print: that is shown as it is."""
-    text = re.sub(r"^    \$ .*\n(?:    .*\n|\n)+", "", text, flags=re.MULTILINE)
-    fenced = re.findall(r"^```[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    indented = re.findall(r"(?<=\n\n)    (?:.*\n    )*.*\n", text)
-    return "".join([*fenced, *map(textwrap.dedent, indented)]).splitlines()
-
-
-def test_lines_fit():
-    ours = [ROOT / "README.md", *DOCS.rglob("*.md")]
-    wide = []
-    for page in [*ours, *ROOT.glob("*/README.md")]:
-        text = page.read_text()
-        wide += [(page.name, line) for line in code_of(text) if len(line) > WIDEST_CODE]
-        prose = [x for x in text.splitlines() if page in ours and not x.startswith(("|", "    "))]
-        wide += [(page.name, line) for line in prose if len(line) > WIDEST_TEXT]
-    assert wide == []
 
 
 def public_names(module: str) -> list[str]:

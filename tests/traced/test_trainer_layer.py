@@ -109,12 +109,3 @@ def test_the_same_rows_to_everybody(rng):
     with fastjax.swap_ragged_all_to_all():
         got = losses(loss_of(mapped), params, x, target)
     np.testing.assert_allclose(got, wanted(params, x, target), rtol=1e-4)
-
-
-def test_without_the_swap_there_is_no_such_op_on_cpus(rng):
-    """What users have today; when this fails, JAX has learned it."""
-    x, target, params = problem(rng)
-    one = functools.partial(trainer_layer.layer, axis="x", top_k=TOP_K)
-    apply = sharded(one, mesh_of(), "x", remat=False, tokens=P("x"))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="ragged-all-to-all"):
-        losses(loss_of(apply), params, x, target)

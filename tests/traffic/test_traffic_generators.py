@@ -24,41 +24,6 @@ def check(traffic, devices):
     assert traffic.min() >= 0
 
 
-def benchmark_traffic(skew, devices, rows, alpha, seed):
-    """The benchmark's workloads, as its recorded results were made; written out here."""
-    rng = np.random.default_rng(seed)
-
-    def zipf(count):
-        weights = 1.0 / np.arange(1, count + 1) ** alpha
-        return weights / weights.sum()
-
-    def rounded(shares, total):
-        return np.diff(np.round(np.concatenate([[0.0], np.cumsum(shares)]) * total)).astype(int)
-
-    if skew == "expert-popularity":
-        return rng.multinomial(rows, zipf(devices), size=devices)
-    if skew == "pair-zipf":
-        shares = rng.permutation(zipf(devices**2))
-        return rounded(shares, devices * rows).reshape(devices, devices)
-    return np.tile(rounded(np.full(devices, 1 / devices), rows), (devices, 1))
-
-
-@pytest.mark.parametrize("skew", workloads.SKEWS)
-@pytest.mark.parametrize(
-    ("devices", "rows", "alpha", "seed"),
-    [
-        (1, 7, 0.8, 0),
-        (6, 1000, 1.2, 3),
-        (8, 4096, 0.8, 0),
-        (32, 32768, 0.0, 1),
-        (320, 4096, 0.8, 0),
-    ],
-)
-def test_the_benchmark_has_the_traffic_it_always_had(skew, devices, rows, alpha, seed):
-    got = workloads.make_traffic(skew, devices, rows, alpha=alpha, seed=seed)
-    np.testing.assert_array_equal(got, benchmark_traffic(skew, devices, rows, alpha, seed))
-
-
 def test_the_benchmark_has_the_traffic_of_its_records():
     """The first record of benchmarks/results: 8 devices, Zipf 0.8 over experts, seed 0."""
     traffic = workloads.make_traffic("expert-popularity", 8, 4096, seed=0)
