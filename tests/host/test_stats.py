@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import reference
 from collected import TOPOLOGY, case, collected, exchange, launch
+from exchange_checks.backends import spread
 from refusals import refused
 from spmd import mesh_of, spmd
 
@@ -417,14 +418,8 @@ TOLD = (
 def job(seed):
     """Runs in a job: three exchanges and one that fails, and what was told of them."""
     mesh = mesh_of((4,))
-    sharding = jax.sharding.NamedSharding(mesh, jax.P("x"))
     meta, data = of_job(seed)
     topology = Topology(2, 2)
-
-    def spread(values):
-        return [
-            jax.make_array_from_callback(v.shape, sharding, lambda at, v=v: v[at]) for v in values
-        ]
 
     def local(operand, output, *arrays):
         plan = fastjax.plan_ragged_all_to_all(arrays[1], axis_name="x", topology=topology)
@@ -434,12 +429,12 @@ def job(seed):
     run = spmd(local, mesh).mapped  # pyright: ignore[reportFunctionMemberAccess]
     with fastjax.collect_stats():
         for _ in range(3):
-            jax.block_until_ready(run(*spread([*data, *meta.arrays()])))
+            jax.block_until_ready(run(*spread(mesh, (*data, *meta.arrays()))))
         bad = meta.arrays()
         bad[3][1, 2] = -7  # which is no concern of planning
         failed = 0
         try:
-            jax.block_until_ready(run(*spread([*data, *bad])))
+            jax.block_until_ready(run(*spread(mesh, (*data, *bad))))
         except jax.errors.JaxRuntimeError:
             failed = 1
     sites = fastjax.stats()

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import multiprocess
 import numpy as np
+from exchange_checks.backends import spread
 from jax.experimental import serialize_executable
 from jax.sharding import PartitionSpec as P
 from spmd import mesh_of
@@ -157,13 +158,8 @@ class Program:
         return rows.reshape(-1, self._width)
 
     def arguments(self, step: int, busy: int = 0) -> tuple[jax.Array, jax.Array]:
-        sharding = jax.NamedSharding(self._mesh, P(AXIS))
-        rows, work = self._rows(step), np.full((self._mesh.size, 1), busy, np.int32)
-
-        def spread(whole: np.ndarray) -> jax.Array:
-            return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
-
-        return spread(rows), spread(work)
+        work = np.full((self._mesh.size, 1), busy, np.int32)
+        return spread(self._mesh, (self._rows(step), work))
 
     def launch(self, step: int, busy: int = 0) -> jax.Array:
         return self._run(*self.arguments(step, busy))
