@@ -53,6 +53,3 @@ def check_levelling(
         raise ArgumentError(
             f"there must be a multiple of {servers * devices} experts, got {shape[0]}."
         )
-
-
-__all__ = ["DEFAULT_ROW_BYTES", "check_levelling", "check_row_bytes", "check_topology"]

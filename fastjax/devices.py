@@ -49,6 +49,3 @@ def server_labels(mesh: Any, axis_name: AxisName) -> np.ndarray:
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise TopologyError("an AbstractMesh has no devices; pass the Mesh itself.")
     return _servers_of(lines(mesh.devices, [mesh.axis_names.index(n) for n in names]))
-
-
-__all__ = ["AxisName", "axis_names", "lines", "server_labels"]

@@ -90,6 +90,3 @@ def _find_nccl(platform: str) -> list[str]:
 def _register(targets: dict, platform: str) -> None:
     for target, handler in targets.items():
         jax.ffi.register_ffi_target(target, handler, platform=platform)
-
-
-__all__ = ["emulates_gpus", "platforms_built", "register", "unusable"]

@@ -78,6 +78,3 @@ class Scope(contextlib.ContextDecorator, Generic[Value]):
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-__all__ = ["Scope"]

@@ -176,6 +176,3 @@ def _dot_backward(ours: Function, theirs: Function, operands: Any, ct: jax.Array
 
 
 _dot.defvjp(_dot_forward, _dot_backward)
-
-
-__all__ = ["swap_ragged_all_to_all"]

@@ -332,15 +332,3 @@ def fit_to_groups(
         _check_ways(slowest.reshape(fitted.servers, -1), by_position, len(patterns))
         fitted = dataclasses.replace(fitted, nic_bandwidths=tuple(slowest.tolist()))
     return dataclasses.replace(fitted, placement=None), group_ranks
-
-
-__all__ = [
-    "AxisName",
-    "Topology",
-    "doubt",
-    "fit_to_groups",
-    "measure_with",
-    "rate_names",
-    "topology_of_words",
-    "usual_topology",
-]

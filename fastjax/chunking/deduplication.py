@@ -86,6 +86,3 @@ def _rows(tokens: int, shares: Sequence[float]) -> np.ndarray:
 
 def _whole(price: Price) -> float:
     return price.planning + price.exchange
-
-
-__all__ = ["Tokens", "crosses_once", "predicted_if_skewed", "predicted_times"]

@@ -159,14 +159,3 @@ def pays(
     even = np.full(num_experts, total * top_k // num_experts)
     skewed = np.array([int(total * share) for share in shares])
     return work.gain(even) > -MOST_LOSS and work.gain(skewed) > LEAST_GAIN
-
-
-__all__ = [
-    "LEAST_GAIN",
-    "MOST_LOSS",
-    "Levelling",
-    "cost_rows",
-    "memory_rate",
-    "pays",
-    "row_seconds",
-]

@@ -53,6 +53,3 @@ def hits(choices: Sequence[float], top_k: int) -> list[float]:
     popular.
     """
     return [1 - math.prod([1 - min(1.0, choice / top_k)] * top_k) for choice in choices]
-
-
-__all__ = ["chosen", "hits", "of_runs"]

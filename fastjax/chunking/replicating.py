@@ -81,6 +81,3 @@ def _gathering(topology: Topology, size: int) -> float:
 
 def _doublings(count: int) -> int:
     return (count - 1).bit_length()
-
-
-__all__ = ["Replicated", "predicted_times", "summing_is_faster"]

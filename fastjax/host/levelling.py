@@ -38,6 +38,3 @@ def level(
     slots, levelled = _core.level_experts(narrow, servers, devices, copies, cost_rows)
     ranks = servers * devices
     return slots.reshape(ranks, copies), levelled.reshape(ranks, -1)
-
-
-__all__ = ["level"]

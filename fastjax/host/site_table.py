@@ -163,5 +163,3 @@ _COLUMNS: tuple[tuple[str, str, Callable[[_Sites], str]], ...] = (
     ("predicted", ">", _time(lambda site: site.predicted_time)),
     ("bound", ">", _time(lambda site: site.lower_bound)),
 )
-
-__all__ = ["purpose", "table"]

@@ -204,6 +204,3 @@ def _at_rest() -> bool:
     arrays = jax.live_arrays("cpu")
     there = all(array.is_deleted() or array.is_ready() for array in arrays)
     return there and _core.network_unfinished() == 0
-
-
-__all__ = ["ensure_open"]

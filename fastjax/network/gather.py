@@ -89,6 +89,3 @@ class Gatherer:
         for process in sorted(self._missing):
             _core.network_peer_lost(process, f"process {process}: {why}")
         self._missing.clear()
-
-
-__all__ = ["FOLDER", "Gatherer"]

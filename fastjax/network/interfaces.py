@@ -56,6 +56,3 @@ def _addresses() -> dict[str, set[str]]:
         address, *_, name = line.split()
         found.setdefault(name, set()).add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)))
     return found
-
-
-__all__ = ["towards"]

@@ -68,6 +68,3 @@ def _fingerprint64(text: bytes) -> int:
     e, f, g, h = s2 * factor, s3, (y + t0) * factor, (z + t1) * factor
     last = _rotate(e + f, 43) + _rotate(g, 30) + h & _MASK
     return _mix(last, e + _rotate(f + a, 18) + g & _MASK, factor)
-
-
-__all__ = ["follow", "start_of"]

@@ -57,6 +57,3 @@ def _of_the_wheel() -> str | None:
         if path.exists():
             return str(path)
     return None
-
-
-__all__ = ["find"]

@@ -157,6 +157,3 @@ def _kept(key: Hashable, make: Callable[[], Any]) -> Any:
                 _executables.pop(old, None)
                 _compiling.pop(old, None)
         return _executables[key]
-
-
-__all__ = ["Named", "fingerprint", "follow", "forget_executables"]

@@ -59,5 +59,3 @@ class Record:
 
 
 _KINDS = {"version": str, "wire": int, "host": str, "error": str}
-
-__all__ = ["WIRE_VERSION", "Record"]

@@ -28,6 +28,3 @@ def _state(state: dict[str, object]) -> dict[str, str]:
         return {"state": "not open: the first exchange that spans processes opens it"}
     rest = {name: str(value) for name, value in state.items() if name != "open"}
     return {"state": "open"} | {f"  {name}": value for name, value in rest.items()}
-
-
-__all__ = ["report"]

@@ -45,6 +45,3 @@ class Store:
         start = f"{_PREFIX}/{name}/"
         found = self._client.key_value_dir_get_bytes(start)
         return {key.removeprefix(start): value for key, value in found}
-
-
-__all__ = ["Store"]

@@ -24,6 +24,3 @@ TRANSFER_DTYPE = np.dtype(
 phase is 0 local, 1 balance, 2 scale-out, 3 redistribute; stage is the scale-out stage that a
 balance feeds, a scale-out is part of or a redistribution drains, and -1 for local.
 """
-
-
-__all__ = ["BALANCE", "LOCAL", "PHASES", "REDISTRIBUTE", "SCALE_OUT", "TRANSFER_DTYPE"]

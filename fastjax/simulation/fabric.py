@@ -265,6 +265,3 @@ PRESETS = {
     ),
 }  # fmt: skip
 """Clusters by name."""
-
-
-__all__ = ["COUNTS", "INCAST", "PRESETS", "Fabric", "Incast", "Preset"]

@@ -96,5 +96,3 @@ jax_compat.set_impl(after_p)
 jax_compat.set_lowering(after_p, _lowering)
 jax_compat.set_batcher(after_p, _batch)
 jax_compat.set_jvp(after_p, _jvp)
-
-__all__ = ["after", "after_all", "after_p"]

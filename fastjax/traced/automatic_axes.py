@@ -67,6 +67,3 @@ def lower(
     spread = spec_of(operands[0].shape, automatic, explicit) if rows else P()
     specs = [spread] * rows + [P()] * (len(values) - rows)
     return jax_compat.lower_in_all_axes(ctx, bind, specs, spread, *values)
-
-
-__all__ = ["lower", "spec_of"]

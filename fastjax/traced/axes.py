@@ -107,15 +107,3 @@ def refuse_mapped_axis(axis_data: Any, axes: Axes) -> None:
             f"axis {axis_data.name!r} is a vmap axis; ragged exchanges run over mesh axes, inside "
             "jax.shard_map."
         )
-
-
-__all__ = [
-    "Axes",
-    "Groups",
-    "check_length",
-    "check_metadata",
-    "fold_metadata",
-    "position",
-    "refuse_mapped_axis",
-    "resolve_axis",
-]

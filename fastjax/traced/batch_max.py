@@ -51,5 +51,3 @@ jax_compat.set_impl(batch_max_p)
 jax_compat.set_lowering(batch_max_p, _lowering)
 jax_compat.set_batcher(batch_max_p, _batch)
 jax_compat.set_jvp(batch_max_p, _jvp)
-
-__all__ = ["batch_max"]

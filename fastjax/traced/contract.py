@@ -168,19 +168,3 @@ Counts are int32, shape (..., senders, experts); slots and rows as LEVEL returns
 """
 
 EMPTY = CALLS["fastjax_empty_v2"]
-
-__all__ = [
-    "AFTER",
-    "CALLS",
-    "DEAL",
-    "DONE",
-    "EMPTY",
-    "EXCHANGE",
-    "LEVEL",
-    "PLAN",
-    "START",
-    "Attribute",
-    "CustomCall",
-    "Metadata",
-    "Value",
-]

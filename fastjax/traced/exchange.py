@@ -139,8 +139,3 @@ def _spec_of(
 ad.primitive_jvps[fast_ragged_all_to_all_p] = exchange_gradients.jvp
 ad.primitive_transposes[fast_ragged_all_to_all_p] = exchange_gradients.transpose
 jax_compat.set_batcher(fast_ragged_all_to_all_p, exchange_batching.batch)
-
-__all__ = [
-    "fast_ragged_all_to_all",
-    "fast_ragged_all_to_all_p",
-]

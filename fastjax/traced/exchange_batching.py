@@ -200,6 +200,3 @@ def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array
         shape = (*value.shape[:at], size, *value.shape[at:])
         return jnp.broadcast_to(jnp.expand_dims(value, at), shape)
     return jnp.moveaxis(value, dim, at)
-
-
-__all__ = ["batch", "batch_exchange"]

@@ -103,6 +103,3 @@ def _base_cotangent(
         landed = covered(landings_of(everyone, axes, groups), recv_sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)
-
-
-__all__ = ["jvp", "transpose"]

@@ -204,15 +204,3 @@ def _by_row(indices: jax.Array, entries: jax.Array, rows: int) -> tuple[jax.Arra
 
 
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)
-
-
-__all__ = [
-    "INDEXED",
-    "PLANNED",
-    "ExchangeParams",
-    "call_operands",
-    "exchange_attributes",
-    "fast_ragged_all_to_all_p",
-    "operand_names",
-    "params_now",
-]

@@ -16,6 +16,3 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
     """
     targets = (*CALLS, "ragged_all_to_all")
     return [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]
-
-
-__all__ = ["export_checks"]

@@ -74,6 +74,3 @@ def refuse_others(platform: str, what: str) -> None:
             f"{what} cannot run on {platform}: it is fastjax's own, for cpu, cuda and rocm. Run it "
             "there; no operation of JAX takes its place."
         )
-
-
-__all__ = ["may_use_handlers", "needed", "refuse_others"]

@@ -122,6 +122,3 @@ def _batch(
     ]
     made = primitive.bind(*moved, **params)
     return made, [0] * len(made)
-
-
-__all__ = ["integer_primitive"]

@@ -217,6 +217,3 @@ def _anywhere(here: jax.Array, axes: Axes) -> jax.Array:
 
 def _by_row(rows: jax.Array, like: jax.Array) -> jax.Array:
     return rows.reshape((-1,) + (1,) * (like.ndim - 1))
-
-
-__all__ = ["exchange"]

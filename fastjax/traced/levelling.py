@@ -137,5 +137,3 @@ level_p = integer_primitive("level_experts", LEVEL, level_in_jax, _levelled_shap
 """Takes rows, shape (..., experts); returns the arrays of `Levelled`, each (..., *)."""
 deal_p = integer_primitive("deal_rows", DEAL, deal_in_jax, _dealt_shapes)
 """Takes counts, slots and rows, each (..., *); returns the arrays of `Dealt`, each (..., *)."""
-
-__all__ = ["Dealt", "Levelled", "deal", "deal_p", "level", "level_p"]

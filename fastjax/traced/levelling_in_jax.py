@@ -210,6 +210,3 @@ def _part_of(levelled: jax.Array, part: jax.Array) -> jax.Array:
     scaled = jnp.where(whole > 0, scaled, jnp.where(is_past_home, part, 0))
     scaled = jnp.where(part == whole, upto, scaled)
     return jnp.diff(scaled, axis=0, prepend=0)
-
-
-__all__ = ["deal_in_jax", "level_in_jax"]

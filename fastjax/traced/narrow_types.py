@@ -21,6 +21,3 @@ def byte_sized(
     else:
         return (operand, output), lambda result: result
     return (operand.astype(wide), output.astype(wide)), lambda result: result.astype(dtype)
-
-
-__all__ = ["byte_sized"]

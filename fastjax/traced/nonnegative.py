@@ -54,6 +54,3 @@ def quotient_up(values: jax.Array, divisor: int) -> jax.Array:
         return values
     part = remainder(values, divisor) > 0
     return quotient(values, divisor) + part.astype(values.dtype)
-
-
-__all__ = ["is_identity", "look_up", "permuted", "quotient", "quotient_up", "remainder"]

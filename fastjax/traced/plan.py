@@ -122,12 +122,3 @@ def plan_and_gather(
 def planning_count() -> int:
     """How many plans traced programs have made in this process so far."""
     return _core.plans_made()
-
-
-__all__ = [
-    "TracedPlan",
-    "plan_and_gather",
-    "plan_ragged_all_to_all",
-    "plan_sizes",
-    "planning_count",
-]

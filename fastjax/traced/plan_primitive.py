@@ -245,6 +245,3 @@ def _batcher(
 jax_compat.set_lowering(plan_ragged_all_to_all_p, _lowering)
 jax_compat.set_batcher(plan_ragged_all_to_all_p, _batcher)
 jax_compat.set_jvp(plan_ragged_all_to_all_p, _jvp)
-
-
-__all__ = ["bind_plan", "gather_counts", "plan_ragged_all_to_all_p"]

@@ -104,6 +104,3 @@ def planned_operands(
 def summable(dtype: np.dtype, wide: np.dtype) -> bool:
     """Whether rows of a type are summed in that wide one as they are."""
     return dtype == wide or (wide == np.float32 and dtype in _HALVES)
-
-
-__all__ = ["exchange_planned", "planned_operands", "summable"]

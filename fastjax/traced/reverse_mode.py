@@ -50,6 +50,3 @@ jax_compat.set_lowering(_tangent_p, _refuse)
 jax_compat.set_jvp(_tangent_p, _refuse)
 jax_compat.set_batcher(_tangent_p, lambda _, values, dims: (_tangent_p.bind(*values), *dims))
 ad.primitive_transposes[_tangent_p] = lambda ct, _: [ct]
-
-
-__all__ = ["in_reverse_mode"]

@@ -35,6 +35,3 @@ def covered(starts: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
     starts = jnp.where(sizes > 0, starts, 0)
     edges = jnp.zeros(rows + 1, jnp.int32).at[starts].add(1).at[starts + sizes].add(-1)
     return jnp.cumsum(edges)[:rows] > 0
-
-
-__all__ = ["covered", "landings", "landings_of"]

@@ -273,5 +273,3 @@ jax_compat.set_batcher(done_p, _done_batcher)
 jax_compat.set_jvp(start_p, _no_derivative)
 jax_compat.set_jvp(done_p, _no_derivative)
 jax_compat.replace_if_unused(start_p, 0, _without_rows)
-
-__all__ = ["TOKEN", "InFlight", "done", "done_p", "start", "start_p"]

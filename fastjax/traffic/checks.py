@@ -44,6 +44,3 @@ def matrix(name: str, value: Any) -> np.ndarray:
         i, j = np.unravel_index(int(array.argmin()), array.shape)
         raise ArgumentError(f"{name} must be 0 or more, got {name}[{i}, {j}] = {array[i, j]}.")
     return array
-
-
-__all__ = ["integer", "matrix", "real"]

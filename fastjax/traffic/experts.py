@@ -129,6 +129,3 @@ ROUTINGS = MappingProxyType(
     }
 )
 """Routings of models whose weights are public, by name; `Routing.source` says who says so."""
-
-
-__all__ = ["ROUTINGS", "Routing"]

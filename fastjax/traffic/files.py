@@ -117,6 +117,3 @@ def write_matrix(path: FilePath, traffic: Any, *, row_bytes: int = 1) -> None:
     with open_for_writing(path) as stream:
         for row in matrix.tolist():
             stream.write(" ".join(str(rows * row_bytes) for rows in row) + "\n")
-
-
-__all__ = ["read_matrix", "write_matrix"]

@@ -197,15 +197,3 @@ def gini(counts: Any) -> float:
     size = values.size
     order = 2 * np.arange(1, size + 1) - size - 1  # how many are smaller, minus how many larger
     return float(order @ values / (size * total))
-
-
-__all__ = [
-    "Popularity",
-    "Seed",
-    "expert_popularity",
-    "gini",
-    "pair_zipf",
-    "round_shares",
-    "uniform",
-    "zipf",
-]

@@ -89,6 +89,3 @@ def nic_speeds(given: Sequence[float] | None, servers: int, per_server: int) -> 
             f"device; got {given!r}."
         )
     return speeds.reshape(servers, per_server)
-
-
-__all__ = ["nic_speeds", "quotas", "rows_to_devices"]

@@ -145,6 +145,3 @@ def _inside(owner: np.ndarray, at: np.ndarray, per_server: int) -> np.ndarray:
         pairs = landed[token, to // per_server] * devices + to
         traffic += np.bincount(pairs, minlength=devices * devices)
     return traffic.reshape(devices, devices)
-
-
-__all__ = ["LayerTraffic", "layer_traffic", "servers_of"]

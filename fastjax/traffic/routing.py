@@ -186,6 +186,3 @@ def _check_complete(
             f"{exchange}: there is no record of rank(s) {', '.join(map(str, missing[:8]))}{more}. "
             "Every rank writes a file of its own; require_all=False takes those without for idle."
         )
-
-
-__all__ = ["Exchange", "choices_from_routing", "traffic_from_routing"]

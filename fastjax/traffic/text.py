@@ -46,6 +46,3 @@ def lines(path: FilePath) -> Iterator[tuple[str, str]]:
                 raise ArgumentError(
                     f"{path}, after line {number}: its gzip data are damaged: {error}."
                 ) from None
-
-
-__all__ = ["FilePath", "lines", "open_for_writing"]

@@ -181,6 +181,3 @@ def write_routing_trace(path: FilePath, records: Iterable[RoutingRecord]) -> Non
             if record.mtp_idx is not None:
                 fields["mtp_idx"] = record.mtp_idx
             stream.write(json.dumps(fields) + "\n")
-
-
-__all__ = ["RoutingRecord", "read_routing_trace", "write_routing_trace"]
