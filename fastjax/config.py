@@ -48,7 +48,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -216,8 +216,7 @@ def options(
     return Scope("fastjax.options", enter)
 
 
-@dataclasses.dataclass(frozen=True)
-class NetworkOptions:
+class NetworkOptions(NamedTuple):
     """How processes reach each other.
 
     Attributes:
@@ -227,27 +226,9 @@ class NetworkOptions:
       transports: UCX_TLS of our contexts, or nothing.
     """
 
-    library: str = ""
-    nics: tuple[str, ...] = ()
-    transports: str = ""
-
-    def __post_init__(self) -> None:
-        if "/" in self.library and not Path(self.library).is_file():
-            raise OptionError(
-                "FASTJAX_UCX_LIBRARY must be the path of UCX's libucp.so.0, a name that the loader "
-                f"knows, or 'wheel'; there is no file {self.library!r}."
-            )
-        alone = self.nics == ("auto",) or "auto" not in self.nics
-        if not alone or not all(re.fullmatch(r"[\w.:@-]+", nic) for nic in self.nics):
-            raise OptionError(
-                "FASTJAX_UCX_NICS must be network devices, separated by commas (eth0,eth1 or "
-                f"mlx5_0:1,mlx5_1:1), or 'auto' alone; got {','.join(self.nics)!r}."
-            )
-        if not re.fullmatch(r"(\^?[\w:\\]+(,[\w:\\]+)*)?", self.transports):
-            raise OptionError(
-                "FASTJAX_UCX_TRANSPORTS must be transports, separated by commas, as UCX_TLS takes "
-                f"them (tcp,sm,self or ^ud); got {self.transports!r}."
-            )
+    library: str
+    nics: tuple[str, ...]
+    transports: str
 
 
 def network_from_environment(environ: Mapping[str, str]) -> NetworkOptions:
@@ -256,16 +237,32 @@ def network_from_environment(environ: Mapping[str, str]) -> NetworkOptions:
     Raises:
       OptionError: a variable means nothing.
     """
-    nics = environ.get("FASTJAX_UCX_NICS", "").strip()
-    return NetworkOptions(
-        environ.get("FASTJAX_UCX_LIBRARY", "").strip(),
-        tuple(nic.strip() for nic in nics.split(",")) if nics else (),
-        environ.get("FASTJAX_UCX_TRANSPORTS", "").strip(),
-    )
+    given = environ.get("FASTJAX_UCX_NICS", "").strip()
+    nics = tuple(nic.strip() for nic in given.split(",")) if given else ()
+    alone = nics == ("auto",) or "auto" not in nics
+    if not alone or not all(re.fullmatch(r"[\w.:@-]+", nic) for nic in nics):
+        raise OptionError(
+            "FASTJAX_UCX_NICS must be network devices, separated by commas (eth0,eth1 or "
+            f"mlx5_0:1,mlx5_1:1), or 'auto' alone; got {','.join(nics)!r}."
+        )
+    transports = environ.get("FASTJAX_UCX_TRANSPORTS", "").strip()
+    if not re.fullmatch(r"(\^?[\w:\\]+(,[\w:\\]+)*)?", transports):
+        raise OptionError(
+            "FASTJAX_UCX_TRANSPORTS must be transports, separated by commas, as UCX_TLS takes "
+            f"them (tcp,sm,self or ^ud); got {transports!r}."
+        )
+    meant = "the path of UCX's libucp.so.0, a name that the loader knows, or 'wheel'"
+    return NetworkOptions(_library(environ, "FASTJAX_UCX_LIBRARY", meant), nics, transports)
 
 
-@dataclasses.dataclass(frozen=True)
-class GpuOptions:
+def _library(environ: Mapping[str, str], name: str, meant: str) -> str:
+    value = environ.get(name, "").strip()
+    if "/" in value and not Path(value).is_file():
+        raise OptionError(f"{name} must be {meant}; there is no file {value!r}.")
+    return value
+
+
+class GpuOptions(NamedTuple):
     """How GPUs are used.
 
     Attributes:
@@ -274,9 +271,9 @@ class GpuOptions:
       emulate: CPU devices run the GPU transport, on GPUs that the host emulates.
     """
 
-    multiprocessors: int = 0
-    nccl: str = ""
-    emulate: bool = False
+    multiprocessors: int
+    nccl: str
+    emulate: bool
 
 
 def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
@@ -291,14 +288,9 @@ def gpu_from_environment(environ: Mapping[str, str]) -> GpuOptions:
             "FASTJAX_GPU_MULTIPROCESSORS must be a number of multiprocessors, or 0 for all; got "
             f"{count!r}."
         )
-    emulate = _switch(environ, "FASTJAX_EMULATE_GPU")
-    nccl = environ.get("FASTJAX_NCCL_LIBRARY", "").strip()
-    if "/" in nccl and not Path(nccl).is_file():
-        raise OptionError(
-            "FASTJAX_NCCL_LIBRARY must be the path of libnccl.so.2 or librccl.so.1, or a name that "
-            f"the loader knows; there is no file {nccl!r}."
-        )
-    return GpuOptions(int(count), nccl, emulate)
+    meant = "the path of libnccl.so.2 or librccl.so.1, or a name that the loader knows"
+    nccl = _library(environ, "FASTJAX_NCCL_LIBRARY", meant)
+    return GpuOptions(int(count), nccl, _switch(environ, "FASTJAX_EMULATE_GPU"))
 
 
 def stats_from_environment(environ: Mapping[str, str]) -> bool:
@@ -308,16 +300,3 @@ def stats_from_environment(environ: Mapping[str, str]) -> bool:
       OptionError: the variable means nothing.
     """
     return _switch(environ, "FASTJAX_STATS")
-
-
-__all__ = [
-    "GpuOptions",
-    "NetworkOptions",
-    "Options",
-    "current",
-    "gpu_from_environment",
-    "network_from_environment",
-    "options",
-    "stats_from_environment",
-    "warn_of_misspellings",
-]
