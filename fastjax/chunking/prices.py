@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from fastjax import scheduler_traits
+from fastjax import scheduling
 from fastjax.host.plan import make_plan
 from fastjax.topology import Topology
 
@@ -57,7 +57,7 @@ def of_inside(topology: Topology, rows: int, row_bytes: int) -> Price:
 def inside(traffic: np.ndarray, topology: Topology, row_bytes: int) -> Price:
     """One exchange of the devices of a server, of any traffic."""
     one = dataclasses.replace(topology, servers=1, nic_bandwidths=None, placement=None)
-    return price(traffic, one, scheduler_traits.FALLBACK, row_bytes)
+    return price(traffic, one, scheduling.FALLBACK, row_bytes)
 
 
 def price(traffic: np.ndarray, topology: Topology, scheduler: str, row_bytes: int) -> Price:
@@ -84,16 +84,3 @@ def _even(rows: int, devices: int) -> np.ndarray:
     """The traffic of devices that each send as many rows to each, of `rows` in all."""
     shares = np.diff(np.arange(devices + 1) * rows // devices)
     return np.stack([np.roll(shares, device) for device in range(devices)])
-
-
-__all__ = [
-    "Price",
-    "crossing_row_bytes",
-    "crossing_rows",
-    "hit_probability",
-    "inside",
-    "of_crossing",
-    "of_each_choice",
-    "of_inside",
-    "price",
-]

@@ -81,32 +81,49 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
-    """When everything runs.
+class LayerTimes:
+    """A layer, timed.
 
     Attributes:
-      tasks: in the order in which they were ready; those that take no time are left out.
-      total: seconds until the last one ends.
+      chunks: how many.
+      deduplicated: whether a token crosses once to each server.
+      tasks: when each part of each chunk runs, in the order in which they were ready; those that
+        take no time are left out, and those of a backward pass follow.
+      total: seconds until the last token is back, or its cotangent.
+      planning: seconds that the host plans.
+      network: seconds that NICs are busy.
+      inside: seconds that links inside servers are busy on their own, with copies and sums.
+      experts: seconds that experts work.
     """
 
+    chunks: int
+    deduplicated: bool
     tasks: tuple[Task, ...]
     total: float
+    planning: float
+    network: float
+    inside: float
+    experts: float
 
-    def busy(self, resource: str) -> float:
-        """Seconds that a resource works.
+    def then(self, other: LayerTimes) -> LayerTimes:
+        """This, and then another pass."""
+        shifted = (
+            dataclasses.replace(p, start=p.start + self.total, end=p.end + self.total)
+            for p in other.tasks
+        )
+        return LayerTimes(
+            self.chunks,
+            self.deduplicated,
+            (*self.tasks, *shifted),
+            self.total + other.total,
+            self.planning + other.planning,
+            self.network + other.network,
+            self.inside + other.inside,
+            self.experts + other.experts,
+        )
 
-        Raises:
-          ArgumentError: there is no such resource.
-        """
-        if resource not in RESOURCES:
-            raise ArgumentError(
-                f"resource must be one of {', '.join(RESOURCES)}; got {resource!r}."
-            )
-        taken = sum(_whole(p.end) - _whole(p.start) for p in self.tasks if p.resource == resource)
-        return taken / _IN_A_SECOND
 
-
-def schedule(chunks: Sequence[Parts]) -> Schedule:
+def schedule(chunks: Sequence[Parts], *, deduplicated: bool = False) -> LayerTimes:
     """Runs the chunks of a layer, in order.
 
     Plans are made one after another from the beginning. A chunk begins to cross when it is planned
@@ -115,19 +132,19 @@ def schedule(chunks: Sequence[Parts]) -> Schedule:
 
     Args:
       chunks: what each takes.
-
-    Returns:
-      When each part starts and ends.
+      deduplicated: whether a token crosses once to each server.
     """
     lasting = [[_whole(getattr(parts, name)) for name in _NAMES] for parts in chunks]
     planned = [*itertools.accumulate(parts[0] for parts in lasting)]
     free: dict[str, int] = dict.fromkeys(RESOURCES, 0)
+    busy = dict(free)
     tasks, last = [], 0
 
     def add(part: int, chunk: int, start: int, end: int) -> None:
         if end > start:
             name, times = _NAMES[part], (start / _IN_A_SECOND, end / _IN_A_SECOND)
             tasks.append(Task(name, _RESOURCE_OF[name], chunk, *times))
+            busy[_RESOURCE_OF[name]] += end - start
 
     for chunk, end in enumerate(planned):
         add(0, chunk, end - lasting[chunk][0], end)
@@ -144,11 +161,9 @@ def schedule(chunks: Sequence[Parts]) -> Schedule:
             heapq.heappush(ready, (end, chunk, part + 1))
         if part == _OUT and chunk + 1 < len(planned):
             heapq.heappush(ready, (max(end, planned[chunk + 1]), chunk + 1, _OUT))
-    return Schedule(tuple(tasks), last / _IN_A_SECOND)
+    seconds = (whole / _IN_A_SECOND for whole in (last, *busy.values()))
+    return LayerTimes(len(chunks), deduplicated, tuple(tasks), *seconds)
 
 
 def _whole(seconds: float) -> int:
     return round(seconds * _IN_A_SECOND)
-
-
-__all__ = ["RESOURCES", "Parts", "Schedule", "Task", "schedule"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.chunking import prices
-from fastjax.chunking.resources import RESOURCES, Parts, Schedule, Task, schedule
+from fastjax.chunking.resources import LayerTimes, Parts, schedule
 from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
 
@@ -37,59 +37,12 @@ _MOST_SECONDS = 1e5
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerTimes:
-    """A layer, timed.
-
-    Attributes:
-      chunks: how many.
-      deduplicated: whether a token crosses once to each server.
-      tasks: when each part of each chunk runs; those of a backward pass follow.
-      total: seconds until the last token is back, or its cotangent.
-      planning: seconds that the host plans.
-      network: seconds that NICs are busy.
-      inside: seconds that links inside servers are busy on their own, with copies and sums.
-      experts: seconds that experts work.
-    """
-
-    chunks: int
-    deduplicated: bool
-    tasks: tuple[Task, ...]
-    total: float
-    planning: float
-    network: float
-    inside: float
-    experts: float
-
-    @classmethod
-    def of(cls, found: Schedule, chunks: int, *, deduplicated: bool) -> LayerTimes:
-        """The times of a schedule."""
-        busy = (found.busy(resource) for resource in RESOURCES)
-        return cls(chunks, deduplicated, found.tasks, found.total, *busy)
-
-    def then(self, other: LayerTimes) -> LayerTimes:
-        """This, and then another pass."""
-        shifted = tuple(
-            dataclasses.replace(p, start=p.start + self.total, end=p.end + self.total)
-            for p in other.tasks
-        )
-        return dataclasses.replace(
-            self,
-            tasks=self.tasks + shifted,
-            total=self.total + other.total,
-            planning=self.planning + other.planning,
-            network=self.network + other.network,
-            inside=self.inside + other.inside,
-            experts=self.experts + other.experts,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class _Work:
     topology: Topology
     tokens: int
     top_k: int
     row_bytes: int
-    crossing_bytes: int | None
+    crossing_bytes: int
     experts: int
     seconds_per_row: float
     chunk_overhead: float
@@ -99,11 +52,8 @@ class _Work:
     def time(self, chunks: int, *, deduplicate: bool) -> LayerTimes:
         parts = {size: self._parts(size, deduplicate) for size in set(sizes(self.tokens, chunks))}
         forward = [parts[size] for size in sizes(self.tokens, chunks)]
-        found = LayerTimes.of(schedule(forward), chunks, deduplicated=deduplicate)
-        if not self.backward:
-            return found
-        back = LayerTimes.of(schedule(way_back(forward)), chunks, deduplicated=deduplicate)
-        return found.then(back)
+        found = schedule(forward, deduplicated=deduplicate)
+        return found.then(schedule(way_back(forward))) if self.backward else found
 
     def _parts(self, tokens: int, deduplicate: bool) -> Parts:
         rows = tokens * self.top_k
@@ -115,7 +65,6 @@ class _Work:
             out = each.exchange if crosses else 0.0
             return Parts(each.planning, out, inside, work, inside, out)
         n = self.topology.servers
-        assert self.crossing_bytes is not None  # by `_checked`
         crossing = prices.crossing_rows(tokens, n, self.experts, self.top_k)
         out, back = (
             prices.of_crossing(self.topology, crossing, self.scheduler, size)
@@ -189,17 +138,41 @@ def layer_time(
       ArgumentError: a number is not in its range.
       OptionError: there is no such scheduler, or it needs NICs that have failed.
     """
-    work = _checked(
-        _Work(
-            topology, tokens, top_k, row_bytes, crossing_bytes, num_experts, seconds_per_row,
-            chunk_overhead, scheduler, bool(backward),
+    check_topology(topology)
+    tokens = _integer("tokens", tokens, 0, 2**31 - 1)
+    experts = _integer("num_experts", num_experts, 1, 2**31 - 1)
+    if experts % topology.num_devices:
+        raise ArgumentError(
+            f"num_experts must divide over the {topology.num_devices} devices, got {experts}."
         )
-    )  # fmt: skip
+    top_k = _integer("top_k", top_k, 1, experts)
+    check_row_bytes(row_bytes)
+    if crossing_bytes is None:
+        of_server = experts // topology.servers
+        crossing_bytes = prices.crossing_row_bytes(int(row_bytes), top_k, of_server)
+    check_row_bytes(crossing_bytes)
+    if tokens * top_k * _seconds("seconds_per_row", seconds_per_row) > _MOST_SECONDS:
+        raise ArgumentError(
+            f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
+            f"{_MOST_SECONDS:g} s, got {seconds_per_row!r}."
+        )
+    work = _Work(
+        dataclasses.replace(topology, placement=None),
+        tokens,
+        top_k,
+        int(row_bytes),
+        int(crossing_bytes),
+        experts,
+        float(seconds_per_row),
+        _seconds("chunk_overhead", chunk_overhead),
+        scheduler,
+        bool(backward),
+    )
     if chunks is None:
         counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
-        counts = {c for c in counts if c == 1 or c <= work.tokens} if topology.servers > 1 else {1}
+        counts = {c for c in counts if c == 1 or c <= tokens} if topology.servers > 1 else {1}
     else:
-        counts = {_integer("chunks", chunks, 1, min(_MOST_CHUNKS, max(1, work.tokens)))}
+        counts = {_integer("chunks", chunks, 1, min(_MOST_CHUNKS, max(1, tokens)))}
     ways = (False, True) if deduplicate is None else (bool(deduplicate),)
     if topology.servers == 1:
         ways = (False,)
@@ -218,42 +191,6 @@ def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
     return min(near, key=lambda found: found.chunks)
 
 
-def _checked(work: _Work) -> _Work:
-    """The same, of numbers in their ranges."""
-    check_topology(work.topology)
-    topology = work.topology
-    tokens = _integer("tokens", work.tokens, 0, 2**31 - 1)
-    experts = _integer("num_experts", work.experts, 1, 2**31 - 1)
-    if experts % topology.num_devices:
-        raise ArgumentError(
-            f"num_experts must divide over the {topology.num_devices} devices, got {experts}."
-        )
-    top_k = _integer("top_k", work.top_k, 1, experts)
-    check_row_bytes(work.row_bytes)
-    crossing_bytes = work.crossing_bytes
-    if crossing_bytes is None:
-        of_server = experts // topology.servers
-        crossing_bytes = prices.crossing_row_bytes(int(work.row_bytes), top_k, of_server)
-    check_row_bytes(crossing_bytes)
-    seconds_per_row = _seconds("seconds_per_row", work.seconds_per_row)
-    if tokens * top_k * seconds_per_row > _MOST_SECONDS:
-        raise ArgumentError(
-            f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
-            f"{_MOST_SECONDS:g} s, got {work.seconds_per_row!r}."
-        )
-    return dataclasses.replace(
-        work,
-        topology=dataclasses.replace(topology, placement=None),
-        tokens=tokens,
-        top_k=top_k,
-        row_bytes=int(work.row_bytes),
-        crossing_bytes=int(crossing_bytes),
-        experts=experts,
-        seconds_per_row=seconds_per_row,
-        chunk_overhead=_seconds("chunk_overhead", work.chunk_overhead),
-    )
-
-
 def _integer(name: str, value: Any, least: int, most: int) -> int:
     try:
         number = operator.index(value)
@@ -268,15 +205,3 @@ def _seconds(name: str, value: Any) -> float:
     if not isinstance(value, (int, float, np.number)) or not 0 <= value <= _MOST_SECONDS:
         raise ArgumentError(f"{name} must be seconds from 0 to {_MOST_SECONDS:g}, got {value!r}.")
     return float(value)
-
-
-__all__ = [
-    "CANDIDATES",
-    "CHUNK_OVERHEAD",
-    "LEAST_GAIN",
-    "LayerTimes",
-    "fewest_of",
-    "layer_time",
-    "sizes",
-    "way_back",
-]

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from fastjax.chunking import deduplication, layer_time, levelling
+from fastjax.chunking import deduplication, levelling
+from fastjax.chunking.times import layer_time
 from fastjax.moe import arguments, types, wire
 from fastjax.moe.servers import Balance, ExchangeGroup, Experts, Servers
 from fastjax.topology import AxisName, Topology

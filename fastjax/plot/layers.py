@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastjax.chunking.resources import LayerTimes
 from fastjax.errors import ArgumentError
 from fastjax.plot.drawing import add_boxes, colours_of, matplotlib, note, without_frame
-from fastjax.schedule.views import TimedLayer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ _GAP = 0.9  # between layers, in resources
 _MOST_TEXTS = 400
 
 
-def plot_layers(layers: Sequence[TimedLayer]) -> Figure:
+def plot_layers(layers: Sequence[LayerTimes]) -> Figure:
     """Draws when NICs, links inside servers and experts work on which chunk of a layer.
 
     Args:
@@ -56,7 +56,7 @@ def plot_layers(layers: Sequence[TimedLayer]) -> Figure:
     return figure
 
 
-def in_words(layer: TimedLayer) -> str:
+def in_words(layer: LayerTimes) -> str:
     """What it is, and how long it takes."""
     way = "deduplicated" if layer.deduplicated else "a row for each choice"
     parts = f"{layer.chunks} chunks" if layer.chunks > 1 else "1 chunk"
@@ -64,7 +64,7 @@ def in_words(layer: TimedLayer) -> str:
 
 
 def _draw(
-    layer: TimedLayer, resources: list[str], top: float, colours: np.ndarray, right: float, ax: Axes
+    layer: LayerTimes, resources: list[str], top: float, colours: np.ndarray, right: float, ax: Axes
 ) -> None:
     shown = [task for task in layer.tasks if task.resource in resources]
     start, end = (np.array([getattr(p, name) for p in shown]) * 1e6 for name in ("start", "end"))

@@ -6,7 +6,6 @@ read of it here, and import neither it nor `fastjax.simulation.Timeline`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -63,34 +62,3 @@ class TimedExchange(Protocol):
     def lower_bound(self) -> float: ...
     def busy(self, link: str) -> np.ndarray: ...
     def rates(self, link: str) -> np.ndarray: ...
-
-
-class TimedTask(Protocol):
-    """A `fastjax.chunking.Task`, which documents the members."""
-
-    @property
-    def part(self) -> str: ...
-    @property
-    def resource(self) -> str: ...
-    @property
-    def chunk(self) -> int: ...
-    @property
-    def start(self) -> float: ...
-    @property
-    def end(self) -> float: ...
-
-
-class TimedLayer(Protocol):
-    """A `fastjax.chunking.LayerTimes`, which documents the members."""
-
-    @property
-    def chunks(self) -> int: ...
-    @property
-    def deduplicated(self) -> bool: ...
-    @property
-    def tasks(self) -> Sequence[TimedTask]: ...
-    @property
-    def total(self) -> float: ...
-
-
-__all__ = ["Assumptions", "Schedule", "TimedExchange", "TimedLayer", "TimedTask"]

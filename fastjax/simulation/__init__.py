@@ -1,6 +1,7 @@
 """Simulated times on a fabric: of plans, flow by flow, and of layers in chunks."""
 
-from fastjax.chunking import LayerTimes, layer_time
+from fastjax.chunking.resources import LayerTimes
+from fastjax.chunking.times import layer_time
 from fastjax.schedule.flows import MESSAGE_DTYPE, SYNCHRONIZATIONS, TIMED_DTYPE
 from fastjax.simulation.fabric import COUNTS, INCAST, PRESETS, Fabric, Incast, Preset
 from fastjax.simulation.simulator import simulate, simulate_transfers

@@ -7,14 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastjax import Topology
-from fastjax.chunking import (
-    CANDIDATES,
-    LEAST_GAIN,
-    LayerTimes,
-    fewest_of,
-    layer_time,
-    times,
-)
+from fastjax.chunking import times
+from fastjax.chunking.resources import LayerTimes
+from fastjax.chunking.times import CANDIDATES, LEAST_GAIN, fewest_of, layer_time
 from fastjax.errors import ArgumentError, OptionError
 
 RATES = {"scale_up_bandwidth": 1e9, "scale_out_bandwidth": 1e8, "transfer_overhead": 0.0}

@@ -7,16 +7,12 @@ from hypothesis import strategies as st
 from pictures import bars, texts
 
 from fastjax import plot
-from fastjax.chunking import LayerTimes, Parts, schedule
+from fastjax.chunking.resources import Parts, schedule
 from fastjax.errors import ArgumentError
 from fastjax.plot.layers import RESOURCE_NAMES, in_words
 
 seconds = st.integers(0, 5)
 some_parts = st.lists(st.builds(Parts, *[seconds] * 6), min_size=1, max_size=5)
-
-
-def timed(parts, *, deduplicated=True):
-    return LayerTimes.of(schedule(parts), len(parts), deduplicated=deduplicated)
 
 
 def drawn(ax):
@@ -31,7 +27,7 @@ def drawn(ax):
 @given(st.lists(some_parts, min_size=1, max_size=3))
 @example([[Parts()], [Parts(back=1.0)]])  # nothing moves in one of them
 def test_resources_show_their_tasks(chunks):
-    layers = [timed(parts) for parts in chunks]
+    layers = [schedule(parts, deduplicated=True) for parts in chunks]
     figure = plot.plot_layers(layers)
     (ax,) = figure.axes
     used = {task.resource for layer in layers for task in layer.tasks}

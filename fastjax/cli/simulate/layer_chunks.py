@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastjax import chunking
-from fastjax.chunking import CHUNK_OVERHEAD, LayerTimes
+from fastjax.chunking.resources import LayerTimes, Parts, schedule
+from fastjax.chunking.times import CHUNK_OVERHEAD, fewest_of, layer_time, way_back
 from fastjax.cli.shared import text
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import layers
@@ -48,12 +48,9 @@ class Timed:
     back: LayerTimes
 
     @classmethod
-    def of(cls, scheduler: str, parts: Sequence[chunking.Parts], way: bool) -> Timed:
+    def of(cls, scheduler: str, parts: Sequence[Parts], way: bool) -> Timed:
         """Of what each chunk takes, deduplicated or not."""
-        times, back = (
-            LayerTimes.of(chunking.schedule(p), len(parts), deduplicated=way)
-            for p in (parts, chunking.way_back(parts))
-        )
+        times, back = (schedule(p, deduplicated=way) for p in (parts, way_back(parts)))
         return cls(scheduler, times, back)
 
 
@@ -94,7 +91,7 @@ def simulate(
 
 def _parts(
     work: Work, scheduler: str, count: int, way: bool, progress: Progress
-) -> Iterator[chunking.Parts]:
+) -> Iterator[Parts]:
     """What each chunk takes."""
     exchange = layers.once if way else layers.each_choice
     for number, choices in enumerate(np.array_split(work.choices, count, axis=1), 1):
@@ -107,9 +104,7 @@ def _parts(
 def best_of(timed: Sequence[Timed]) -> Timed:
     """The faster way, in the fewest chunks that are as good as any."""
     ways = {t.times.deduplicated for t in timed}
-    best = [
-        chunking.fewest_of([t.times for t in timed if t.times.deduplicated == way]) for way in ways
-    ]
+    best = [fewest_of([t.times for t in timed if t.times.deduplicated == way]) for way in ways]
     least = min(best, key=lambda times: (times.total, times.deduplicated))
     return next(t for t in timed if t.times is least)
 
@@ -119,7 +114,7 @@ def to_draw(timed: Sequence[Timed]) -> list[LayerTimes]:
     shown = []
     for way in sorted({t.times.deduplicated for t in timed}):
         of_way = [t.times for t in timed if t.times.deduplicated == way]
-        best = chunking.fewest_of(of_way)
+        best = fewest_of(of_way)
         shown += [times for times in of_way if times.chunks == 1 or times is best]
     return shown
 
@@ -145,7 +140,7 @@ def predicted(work: Work, timed: Sequence[Timed]) -> Timed:
     """
     assert work.seconds_per_row is not None
     _, tokens, top_k = work.choices.shape
-    best = chunking.layer_time(
+    best = layer_time(
         work.topology,
         tokens,
         top_k,

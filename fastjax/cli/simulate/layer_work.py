@@ -12,7 +12,8 @@ import numpy as np
 import fastjax
 from fastjax import traffic
 from fastjax.checks import DEFAULT_ROW_BYTES
-from fastjax.chunking import CANDIDATES, deduplication, levelling
+from fastjax.chunking import deduplication, levelling
+from fastjax.chunking.times import CANDIDATES
 from fastjax.cli.shared import rates, sources
 from fastjax.cli.shared.commands import number
 from fastjax.cli.simulate import layers

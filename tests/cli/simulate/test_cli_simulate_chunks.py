@@ -5,7 +5,7 @@ import functools
 import pytest
 from commands import PLAIN, record, run_command, says_what_is_wrong
 
-from fastjax import chunking
+from fastjax.chunking.times import layer_time
 from fastjax.simulation import PRESETS
 
 run = functools.partial(run_command, command="simulate")
@@ -75,7 +75,7 @@ def test_the_prediction_is_that_of_the_library(capsys, tmp_path):
     layer = "--layer --num-experts 64 --top-k 4 --devices 16 --exponent 1.2 --tokens 3000"
     run(capsys, layer, "--preset h200 --row-bytes 8192 --seconds-per-row 2e-7 --json", path)
     found, times = in_chunks(path)
-    predicted = chunking.layer_time(
+    predicted = layer_time(
         PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_per_row=2e-7, backward=True
     )
     entry = times[predicted.deduplicated, predicted.chunks]
