@@ -53,38 +53,10 @@ def plans_made() -> int:
 def copy_threads() -> int:
     """Threads that move rows between the devices of this process."""
 
-class SchedulerTraits:
-    """What other code must know of a scheduler."""
-
-    @property
-    def name(self) -> str:
-        """What scheduler= takes."""
-
-    @property
-    def description(self) -> str:
-        """What its plans do."""
-
-    @property
-    def order(self) -> int:
-        """Lists for users are sorted by it."""
-
-    @property
-    def needs_own_nics(self) -> bool:
-        """
-        Whether every device's own NIC must work; rows go round those that have failed otherwise.
-        """
-
-    @property
-    def chooses(self) -> bool:
-        """
-        Whether its plans are those of another scheduler, which HostPlan.chosen names.
-        """
-
-def scheduler_names() -> list[str]:
-    """The schedulers, in the order of their numbers."""
-
-def scheduler_traits() -> list[SchedulerTraits]:
-    """What they are like, in the order of their numbers."""
+def scheduler_traits() -> list:
+    """
+    By number: name, description, order, whether every device's own NIC must work, and whether its plans are those of another scheduler, which HostPlan.chosen names.
+    """
 
 fallback_scheduler: int = 0
 
@@ -94,122 +66,16 @@ def table_words(topology: Sequence[int], scheduler: int) -> int:
 def check_table(words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], devices: int, device: int) -> str:
     """What is wrong with a stage table; empty if nothing."""
 
-class SiteReport:
-    """What one call site has done."""
-
-    @property
-    def active(self) -> bool: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def operation(self) -> str: ...
-
-    @property
-    def program(self) -> str: ...
-
-    @property
-    def axis(self) -> str: ...
-
-    @property
-    def group_size(self) -> int: ...
-
-    @property
-    def platform(self) -> str: ...
-
-    @property
-    def processes(self) -> list[int]:
-        """By partition; empty where one process has all."""
-
-    @property
-    def rails(self) -> list[int]:
-        """By partition; empty where one process has all."""
-
-    @property
-    def tokens(self) -> int:
-        """Of a device, where the call is of a layer of experts."""
-
-    @property
-    def top_k(self) -> int:
-        """Experts that each of them chooses."""
-
-    @property
-    def topology(self) -> list[int]: ...
-
-    @property
-    def asked_scheduler(self) -> int:
-        """Its number; -1: a plan is given."""
-
-    @property
-    def plan(self) -> str:
-        """'own', 'given', 'transposed', or '' for a call site that only plans."""
-
-    @property
-    def reverse(self) -> bool: ...
-
-    @property
-    def queues(self) -> bool: ...
-
-    @property
-    def launches(self) -> int: ...
-
-    @property
-    def failures(self) -> int: ...
-
-    @property
-    def plans_made(self) -> int: ...
-
-    @property
-    def plans_reused(self) -> int: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def total_rows(self) -> int: ...
-
-    @property
-    def dropped_rows(self) -> int: ...
-
-    @property
-    def row_bytes(self) -> int: ...
-
-    @property
-    def total_bytes(self) -> int: ...
-
-    @property
-    def skew(self) -> float: ...
-
-    @property
-    def total_skew(self) -> float: ...
-
-    @property
-    def stages(self) -> int: ...
-
-    @property
-    def scheduler(self) -> int: ...
-
-    @property
-    def planning(self) -> tuple[float, float, float]:
-        """Seconds: last, mean, longest."""
-
-    @property
-    def exchange(self) -> tuple[float, float, float]: ...
-
-    def traffic(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None))]:
-        """As it travelled; empty if nothing has."""
-
-max_ended_reports: int = 256
-
 def collecting() -> bool:
     """Whether statistics are collected."""
 
 def collect(on: bool) -> None:
     """Says whether statistics are collected from now on."""
 
-def site_reports() -> list[SiteReport]:
-    """Of every call site that has run while statistics were collected."""
+def site_reports() -> list:
+    """
+    Of every call site that has run while statistics were collected, in words.
+    """
 
 def reset_reports() -> None:
     """Forgets all statistics."""
@@ -243,27 +109,10 @@ def network_state() -> dict:
     What is open and what has passed: open, library, version, nics, peers, messages, bytes, refused.
     """
 
-class Simulation:
-    """A plan, simulated flow by flow."""
-
-    def __init__(self, transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, pieces: int, oversubscription: float, efficiencies: Sequence[float], whole_senders: bool, resolution: float) -> None: ...
-
-    def advance(self, events: int) -> bool:
-        """Goes on for so many events; whether nothing is left to happen."""
-
-    @property
-    def done(self) -> float:
-        """The share of messages that have come."""
-
-    @property
-    def first_stuck(self) -> int:
-        """A message that has not come; -1 if there is none."""
-
-    def columns(self) -> dict:
-        """What messages were and when, by field."""
-
-    def of_transfers(self) -> tuple:
-        """The first and the last message of each transfer, or -1."""
+def simulate(transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, pieces: int, oversubscription: float, efficiencies: Sequence[float], whole_senders: bool, resolution: float, progress: object | None) -> tuple:
+    """
+    Simulates transfers flow by flow. What messages were and when, as packed records; the first and the last of each transfer, or -1; and one that has not come, since it waits for itself by way of others, or -1.
+    """
 
 class HostPlan:
     """Plans traffic on the host."""

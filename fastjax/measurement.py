@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import scheduler_traits
+from fastjax import scheduling
 from fastjax.devices import AxisName, axis_names
 from fastjax.errors import TopologyError
 from fastjax.topology import Topology, measure_with
@@ -98,7 +98,7 @@ class _Exchanges(Timed):
                     nothing.at[jnp.asarray(senders)[fabric, me]].set(rows),
                     axis_name=names,
                     topology=topology,
-                    scheduler=scheduler_traits.FALLBACK,
+                    scheduler=scheduling.FALLBACK,
                 )
 
             return jax.lax.fori_loop(0, repetitions, once, output)
@@ -117,7 +117,7 @@ class _Exchanges(Timed):
                 nothing + 1,
                 axis_name=mesh.axis_names,
                 topology=whole,
-                scheduler=scheduler_traits.FALLBACK,
+                scheduler=scheduling.FALLBACK,
             )
 
         def program(function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
@@ -213,6 +213,3 @@ def measure(mesh: Any, axis_name: AxisName) -> Topology:
 def register() -> None:
     """Has `Topology.measure` measure."""
     measure_with(measure)
-
-
-__all__ = ["measure", "register"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fastjax
-from fastjax import _core, scheduler_traits
+from fastjax import _core, scheduling
 from fastjax.cli.shared import commands, rates, sources, statistics, text
 
 SCHEMA = "fastjax-plan-1"
@@ -52,7 +52,7 @@ def record(plan: fastjax.Plan, source: str, preset: str | None = None) -> dict[s
     kept = transfers["src"] == transfers["dst"]
     rows = [int(transfers["rows"][(transfers["phase"] == p) & ~kept].sum()) for p in range(4)]
     seconds, bound = plan.predicted_time(), plan.lower_bound()
-    number = scheduler_traits.ALL[plan.scheduler].number
+    number = scheduling.ALL[plan.scheduler].number
     return {
         "schema": SCHEMA,
         "traffic": statistics.traffic_statistics(plan, source),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastjax import _core, scheduler_traits
+from fastjax import scheduling
 from fastjax.schedule.views import Schedule
 
 Choice = tuple[int, bool, int, float, float]
@@ -51,7 +51,7 @@ def _headline(plan: Schedule, asked: str) -> list[str]:
     planning = "planning" if plan.scheduler == asked else "planning and choosing"
     times = f", {total / bound:.3f} x the lower bound of {_time(bound)}" if bound else ""
     return [
-        f"{plan.scheduler}{chosen}: {scheduler_traits.ALL[plan.scheduler].description}.",
+        f"{plan.scheduler}{chosen}: {scheduling.ALL[plan.scheduler].description}.",
         f"Predicted: {_time(total)}, {_time(plan.planning_time())} of it for {planning}{times}.",
     ]
 
@@ -83,11 +83,10 @@ def _stages(plan: Schedule) -> list[str]:
 
 
 def _table(plan: Schedule, choices: Sequence[Choice]) -> list[str]:
-    names = _core.scheduler_names()
     lines = ["The choice, exchange + planning:"]
     ordered = sorted(choices, key=lambda choice: choice[3] + choice[4])
     for number, planned, stages, exchange, planning in ordered:
-        name = names[number]
+        name = scheduling.NAMES[number]
         total = _time(exchange + planning)
         if not planned:
             lines.append(f"  {name:<9} {total:>10} at least, so it was not planned")
@@ -96,7 +95,7 @@ def _table(plan: Schedule, choices: Sequence[Choice]) -> list[str]:
         parts = f"{_time(exchange)} + {_time(planning)}"
         count = f"{stages} stage{'s' if stages != 1 else ''}"
         lines.append(f"  {name:<9} {total:>10} = {parts}, {count}{taken}")
-    (planning,) = (choice[4] for choice in choices if names[choice[0]] == plan.scheduler)
+    (planning,) = (choice[4] for choice in choices if scheduling.NAMES[choice[0]] == plan.scheduler)
     looking = plan.planning_time() - planning
     if looking > 0:
         lines.append(f"Looking at those that were not taken: {_time(looking)}.")
@@ -120,6 +119,3 @@ def _time(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
-
-
-__all__ = ["Choice", "explain"]

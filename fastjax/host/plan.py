@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fastjax import _core, plot, scheduler_traits
+from fastjax import _core, plot, scheduling
 from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.errors import ArgumentError
-from fastjax.host import explanation, plan_file, planner
+from fastjax.host import explanation, planner
 from fastjax.schedule.transfers import TRANSFER_DTYPE
 from fastjax.topology import Topology
 
@@ -31,14 +29,15 @@ class Plan:
       row_bytes: bytes of a row, which times are predicted with.
     """
 
-    def __init__(self, core: _core.HostPlan, stored: plan_file.Stored):
+    def __init__(self, core: _core.HostPlan, made: planner.Made, *, transposed: bool = False):
         self._core = core
-        self._stored = stored
-        self.traffic = stored.traffic.T if stored.transposed else stored.traffic
-        self.topology = stored.topology
-        self.row_bytes = stored.row_bytes
-        asked, chosen = stored.scheduler, _core.scheduler_names()[core.chosen]
-        self.scheduler = asked if scheduler_traits.ALL[asked].solves else chosen
+        self._made = made
+        self._transposed = transposed
+        self.traffic = made.traffic.T if transposed else made.traffic
+        self.topology = made.topology
+        self.row_bytes = made.row_bytes
+        chosen = scheduling.NAMES[core.chosen]
+        self.scheduler = made.asked if scheduling.ALL[made.asked].solves else chosen
         self._transfers: np.ndarray | None = None
 
     @property
@@ -64,8 +63,9 @@ class Plan:
           (matchings,): rows that each rail of a pair carries at most, where NICs are equal. Empty
           for schedulers that make none.
         """
-        targets, weights = map(np.copy, self._stored.found)
-        if not self._stored.transposed:
+        targets, weights = self._core.matchings()
+        targets = targets.reshape(len(weights), self.topology.servers)
+        if not self._transposed:
             return targets, weights
         back = np.full_like(targets, -1)
         which, sender = np.nonzero(targets >= 0)
@@ -76,7 +76,7 @@ class Plan:
     def transfers(self) -> np.ndarray:
         """All transfers, of `TRANSFER_DTYPE`, in an order that can be executed as it stands."""
         if self._transfers is None:
-            packed = self._core.transfers(transposed=self._stored.transposed)
+            packed = self._core.transfers(transposed=self._transposed)
             self._transfers = packed.view(TRANSFER_DTYPE)
             self._transfers.flags.writeable = False
         return self._transfers
@@ -105,7 +105,7 @@ class Plan:
 
     def explain(self) -> str:
         """Why this schedule, in words and numbers."""
-        return explanation.explain(self, self._stored.scheduler, self._core.choices())
+        return explanation.explain(self, self._made.asked, self._core.choices())
 
     def plot(self) -> Figure:
         """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_plan`."""
@@ -113,25 +113,11 @@ class Plan:
 
     def transpose(self) -> Plan:
         """The plan of the way back, of the transposed traffic: this one, read backwards."""
-        transposed = not self._stored.transposed
-        return Plan(self._core, dataclasses.replace(self._stored, transposed=transposed))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan to a file that `Plan.load` reads: a numpy archive (.npz)."""
-        plan_file.write(path, self._stored)
+        return Plan(self._core, self._made, transposed=not self._transposed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles and copies are planned anew, as files are."""
-        return _restored, (self._stored, "the pickle")
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> Plan:
-        """Reads a plan that `save` wrote: the same, bit for bit.
-
-        Raises:
-          ArgumentError: the file is no plan, or of a version that plans otherwise.
-        """
-        return _restored(plan_file.read(path), os.fspath(path))
+        """Pickles and copies are planned anew, which gives the same plan."""
+        return _restored, (self._made, self._transposed)
 
     def stage_table(self, device: int) -> np.ndarray:
         """The transfers of `device`, as the int32 array that the compiled program executes.
@@ -145,7 +131,7 @@ class Plan:
                 f"device must be from 0 to {self.topology.num_devices - 1}, got {device}."
             )
         try:
-            return self._core.table(int(device), transposed=self._stored.transposed)
+            return self._core.table(int(device), transposed=self._transposed)
         except ValueError as error:
             what = str(error)
             if self.traffic.max() < 2**31:
@@ -202,19 +188,5 @@ def make_plan(
         return Plan(*planner.make(traffic, topology, scheduler, row_bytes, time_limit=time_limit))
 
 
-def _restored(stored: plan_file.Stored, where: str) -> Plan:
-    """The plan again, out of `where`."""
-    given = (stored.traffic, stored.topology, stored.scheduler, stored.row_bytes)
-    try:
-        core, again = planner.make(*given, solved=stored.solved)
-    except ValueError as error:
-        raise ArgumentError(f"{where} is no plan of fastjax: {error}") from None
-    if not all(map(np.array_equal, again.found, stored.found)) or again.stages != stored.stages:
-        raise ArgumentError(
-            f"{where} is a plan of a version of fastjax that plans otherwise; make it anew with "
-            "fastjax.make_plan."
-        )
-    return Plan(core, dataclasses.replace(again, transposed=stored.transposed))
-
-
-__all__ = ["Plan", "make_plan"]
+def _restored(made: planner.Made, transposed: bool) -> Plan:
+    return Plan(*planner.make(*made), transposed=transposed)

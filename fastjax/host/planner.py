@@ -1,16 +1,38 @@
-"""The compiled planner, told of a traffic matrix or of a plan that was stored."""
+"""The compiled planner, told of a traffic matrix."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fastjax import _core, optimal, scheduler_traits
+from fastjax import _core, optimal, scheduling
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
-from fastjax.host.plan_file import Matchings, Stored
-from fastjax.scheduling import check_scheduler, check_scheduler_fits, scheduler_number
+from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
+
+Matchings = tuple[np.ndarray, np.ndarray]
+"""Targets, int16, shape (matchings, servers), -1 for none; and weights, int64."""
+
+
+class Made(NamedTuple):
+    """What a plan is made from: the arguments of `make`.
+
+    Attributes:
+      traffic: rows device i sends to device j.
+      topology: the fabric.
+      asked: the scheduler that was asked for.
+      row_bytes: bytes of a row.
+      solved: the matchings that the planner took from a solver, if any.
+    """
+
+    traffic: np.ndarray
+    topology: Topology
+    asked: str
+    row_bytes: int
+    solved: Matchings | None
 
 
 def make(
@@ -18,10 +40,10 @@ def make(
     topology: Topology,
     asked: str,
     row_bytes: int,
-    *,
     solved: Matchings | None = None,
+    *,
     time_limit: float = 60.0,
-) -> tuple[_core.HostPlan, Stored]:
+) -> tuple[_core.HostPlan, Made]:
     """Plans; a scheduler that solves for its matchings takes those of `solved`, if any.
 
     Raises:
@@ -32,25 +54,23 @@ def make(
     check_row_bytes(row_bytes)
     check_scheduler_fits(asked, topology)
     matrix = _checked_traffic(traffic, topology)
-    core = _core.HostPlan(matrix, topology.words, scheduler_number(asked), int(row_bytes))
-    if scheduler_traits.ALL[asked].solves and solved is None:
+    traits = scheduling.ALL[asked]
+    core = _core.HostPlan(matrix, topology.words, traits.number, int(row_bytes))
+    if traits.solves and solved is None:
         solved = _solve(core, topology.servers, time_limit)
     if solved is not None:
         core.plan_with(*solved)
-    targets, weights = core.matchings()
-    found = targets.reshape(len(weights), topology.servers), weights
-    stages = core.num_stages
-    return core, Stored(
-        matrix, topology, asked, int(row_bytes), solved, found, stages, transposed=False
-    )
+    return core, Made(matrix, topology, asked, int(row_bytes), solved)
 
 
 def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> Matchings | None:
     units = core.units().reshape(servers, servers)
     if not units.any():
         return None
-    solved = optimal.solve_stages(units, startup_rows=core.startup_units, time_limit=time_limit)
-    return np.ascontiguousarray(solved.targets, np.int16), np.ascontiguousarray(solved.lengths)
+    targets, lengths = optimal.solve_stages(
+        units, startup_rows=core.startup_units, time_limit=time_limit
+    )
+    return targets.astype(np.int16), lengths
 
 
 def _checked_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
@@ -81,6 +101,3 @@ def _checked_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
     owned = np.array(matrix, dtype=np.int64, order="C")
     owned.flags.writeable = False
     return owned
-
-
-__all__ = ["make"]

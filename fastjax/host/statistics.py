@@ -11,19 +11,14 @@ import contextlib
 import dataclasses
 import math
 import os
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastjax import _core, config
+from fastjax import _core, config, scheduling
 from fastjax.errors import ArgumentError
 from fastjax.host import site_table
 from fastjax.topology import Topology, topology_of_words
-
-PlanSource = Literal["own", "given", "transposed"]
-
-MAX_ENDED_SITES: int = _core.max_ended_reports
-"""How many call sites whose programs are gone are remembered: the newest."""
 
 
 class Times(NamedTuple):
@@ -104,7 +99,7 @@ class SiteStats:
     platform: str
     topology: Topology | None
     direction: Literal["forward", "reverse"]
-    plan: PlanSource
+    plan: Literal["own", "given", "transposed"]
     asked_scheduler: str
     scheduler: str
     stages: int
@@ -216,44 +211,16 @@ class _Switched(contextlib.AbstractContextManager[None]):
         _core.collect(self._before)
 
 
-_AS_REPORTED = (
-    *("name", "operation", "program", "active", "group_size", "platform"),
-    *("stages", "launches", "failures", "plans_made", "plans_reused"),
-    *("dropped_rows", "row_bytes", "skew"),
-)
-
-
-def _site(report: _core.SiteReport) -> SiteStats:
-    moves = report.plan != ""
-    reverse = report.reverse
-    given = report.plan in ("given", "transposed")
-    names = _core.scheduler_names()
-    traffic = report.traffic()
-    planned = traffic.T if (report.plan == "transposed") != reverse else traffic
-    predicted, bound = _predict(report, planned, given)
-    told: dict[str, Any] = {name: getattr(report, name) for name in _AS_REPORTED}
-    return SiteStats(
-        **told,
-        axis_name=_axis_names(report.axis),
-        topology=topology_of_words(report.topology) if report.topology else None,
-        direction="reverse" if reverse else "forward",
-        plan=cast("PlanSource", report.plan) if given else "own",
-        asked_scheduler="" if report.asked_scheduler < 0 else names[report.asked_scheduler],
-        scheduler="" if report.scheduler < 0 else names[report.scheduler],
-        plans_given=report.launches if given else 0,
-        rows=report.rows if moves else 0,
-        total_rows=report.total_rows if moves else 0,
-        total_bytes=report.total_bytes if moves else 0,
-        mean_skew=report.total_skew / max(1, report.launches),
-        traffic=traffic,
-        planning_time=Times(*report.planning),
-        exchange_time=Times(*report.exchange),
-        queued=report.queues,
-        tokens=report.tokens * report.group_size,
-        choices=report.tokens * report.top_k * report.group_size,
-        predicted_time=predicted,
-        lower_bound=bound,
-    )
+def _site(report: dict[str, Any]) -> SiteStats:
+    traffic = report["traffic"]
+    size = report["group_size"] if traffic.size else 0
+    report["traffic"] = traffic = traffic.reshape(size, size)
+    report["predicted_time"], report["lower_bound"] = _predict(report)
+    report["axis_name"] = _axis_names(report["axis"])
+    report["topology"] = topology_of_words(report["words"]) if report["words"] else None
+    for name in ("planning_time", "exchange_time"):
+        report[name] = Times(*report[name])
+    return SiteStats(**{field.name: report[field.name] for field in dataclasses.fields(SiteStats)})
 
 
 def _axis_names(axis: str) -> tuple[str, ...]:
@@ -265,24 +232,17 @@ def _axis_names(axis: str) -> tuple[str, ...]:
     return tuple(str(name) for name in (names if isinstance(names, tuple) else (names,)))
 
 
-def _predict(report: _core.SiteReport, planned: np.ndarray, given: bool) -> tuple[float, float]:
+def _predict(report: dict[str, Any]) -> tuple[float, float]:
     """Seconds that the last traffic takes, and takes at least."""
-    if not report.topology or not planned.size or report.scheduler < 0:
+    words, traffic, scheduler = report["words"], report["traffic"], report["scheduler"]
+    if not words or not traffic.size or not scheduler:
         return math.nan, math.nan
-    traffic = np.ascontiguousarray(planned)
-    core = _core.HostPlan(traffic, report.topology, report.scheduler, max(1, report.row_bytes))
-    before = core.planning_time() if given else 0.0
+    if (report["plan"] == "transposed") != (report["direction"] == "reverse"):
+        traffic = np.ascontiguousarray(traffic.T)  # as it was planned
+    number = scheduling.ALL[scheduler].number
+    core = _core.HostPlan(traffic, words, number, max(1, report["row_bytes"]))
+    before = core.planning_time() if report["plan"] != "own" else 0.0
     return core.predicted_time() - before, core.lower_bound()
 
 
 _core.collect(config.stats_from_environment(os.environ))
-
-__all__ = [
-    "MAX_ENDED_SITES",
-    "SiteStats",
-    "Times",
-    "collect_stats",
-    "reset_stats",
-    "stats",
-    "stats_summary",
-]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fastjax import jax_compat, scheduler_traits
+from fastjax import jax_compat, scheduling
 from fastjax.chunking import replicating
 from fastjax.errors import ReplicatedTokensWarning
 from fastjax.jax_compat import Axes
@@ -155,7 +155,7 @@ def _refused(by_expert: routing.Sorted, whole: Arrangement) -> jax.Array:
     It is the planner that refuses, here of an exchange of each device with itself, which is not
     made.
     """
-    axes, direct = whole.group.axes, scheduler_traits.FALLBACK
+    axes, direct = whole.group.axes, scheduling.FALLBACK
     alone = tuple((position,) for position in range(jax.lax.axis_size(axes)))
     group = ExchangeGroup(axes, alone, PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes))
     sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, None)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import scheduler_traits
+from fastjax import scheduling
 from fastjax.topology import Topology
 from fastjax.traced.axes import Axes, Groups, position
 from fastjax.traced.nonnegative import is_identity, look_up
@@ -174,7 +174,7 @@ class Servers:
             tuple(group[position] for position in server) for group in all_groups for server in at
         )
         one = dataclasses.replace(self.topology, servers=1, nic_bandwidths=None)
-        direct = scheduler_traits.FALLBACK
+        direct = scheduling.FALLBACK
         return ExchangeGroup(
             axes, inner, PlanSpec(one, tuple(range(self.devices)), direct, row_bytes)
         )

@@ -4,6 +4,4 @@ Solved exactly up to about five servers and nearly so beyond, in milliseconds to
 scipy, which comes with the extra `fastjax[optimal]`.
 """
 
-from fastjax.optimal.stages import Stages, solve_stages
-
-__all__ = ["Stages", "solve_stages"]
+from fastjax.optimal.search import solve_stages as solve_stages

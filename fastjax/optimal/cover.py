@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+import importlib
+import time
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastjax.optimal.checks import Clock, scipy_module
+from fastjax.errors import UnsupportedError
+
+
+def scipy_module(name: str) -> Any:
+    """A module of scipy, imported when it is needed: scipy is an optional extra.
+
+    Raises:
+      UnsupportedError: scipy is not installed.
+    """
+    try:
+        return importlib.import_module(f"scipy.{name}")
+    except ModuleNotFoundError:
+        raise UnsupportedError(
+            "the scheduler 'optimal' needs scipy, which is not installed; "
+            "install it with pip install 'fastjax[optimal]'."
+        ) from None
+
+
+class Clock:
+    """Counts a time limit down.
+
+    Args:
+      seconds: what may be used from now on.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds until the limit, or 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def at_most(self, seconds: float) -> Clock:
+        """A clock that stops after these seconds, or with this one."""
+        return Clock(min(seconds, self.left()))
 
 
 class Cover(NamedTuple):
@@ -21,10 +59,19 @@ class Cover(NamedTuple):
     targets: np.ndarray
     lengths: np.ndarray
 
+    @classmethod
+    def of(cls, servers: int, targets: Sequence[np.ndarray], lengths: Sequence[int]) -> Cover:
+        """Stages one by one."""
+        return cls(np.array(targets, np.int32).reshape(-1, servers), np.array(lengths, np.int64))
+
     @property
     def length(self) -> int:
         """Rows of all stages, one after the other."""
         return int(self.lengths.sum())
+
+    def cost(self, startup: Fraction) -> Fraction:
+        """What it costs, in rows, exactly, where starting a stage costs `startup` rows."""
+        return startup * len(self.lengths) + self.length
 
     def carried(self) -> np.ndarray:
         """Rows that stages can carry between each two servers, shape (servers, servers)."""
@@ -33,28 +80,6 @@ class Cover(NamedTuple):
         stage, source = np.nonzero(self.targets >= 0)
         np.add.at(rows, (source, self.targets[stage, source]), self.lengths[stage])
         return rows
-
-
-class Found(NamedTuple):
-    """The result of a search.
-
-    Attributes:
-      cover: the best cover found; None where there is none, or none was found in time.
-      lower: no cover is better: its length in rows or, where stages cost, its cost.
-    """
-
-    cover: Cover | None
-    lower: int | Fraction
-
-
-def no_stages(servers: int) -> Cover:
-    """What carries nothing."""
-    return Cover(np.empty((0, servers), np.int32), np.empty(0, np.int64))
-
-
-def join(one: Cover, other: Cover) -> Cover:
-    """The stages of both."""
-    return Cover(*(np.concatenate(pair) for pair in zip(one, other, strict=True)))
 
 
 def busiest_line(rows: np.ndarray) -> int:
@@ -75,14 +100,11 @@ def trimmed(rows: np.ndarray, cover: Cover) -> Cover:
     for k in np.argsort(-cover.lengths, kind="stable"):
         target = cover.targets[k]
         carried = np.where(target >= 0, np.minimum(left[sources, target], cover.lengths[k]), 0)
-        if not carried.any():
-            continue
-        left[sources, target] -= carried
-        targets.append(np.where(carried > 0, target, -1))
-        lengths.append(carried.max())
-    if not targets:
-        return no_stages(len(rows))
-    return Cover(np.array(targets, np.int32), np.array(lengths, np.int64))
+        if carried.any():
+            left[sources, target] -= carried
+            targets.append(np.where(carried > 0, target, -1))
+            lengths.append(carried.max())
+    return Cover.of(len(rows), targets, lengths)
 
 
 def fewest_stages(rows: np.ndarray) -> Cover:
@@ -101,13 +123,10 @@ def fewest_stages(rows: np.ndarray) -> Cover:
         critical = (wanted.sum(axis=1) == most)[:, None] + 1.0 * (wanted.sum(axis=0) == most)
         # A critical server outweighs all rows that one stage could have more.
         _, target = assign(wanted * (critical * 2 * len(rows) + left / left.max()), maximize=True)
-        stage = np.where(left[sources, target] > 0, target, -1)
-        targets.append(stage)
+        targets.append(np.where(left[sources, target] > 0, target, -1))
         lengths.append(left[sources, target].max())
         left[sources, target] = 0
-    if not targets:
-        return no_stages(len(rows))
-    return Cover(np.array(targets, np.int32), np.array(lengths, np.int64))
+    return Cover.of(len(rows), targets, lengths)
 
 
 def least_length(rows: np.ndarray, clock: Clock) -> Cover | None:
@@ -133,9 +152,7 @@ def least_length(rows: np.ndarray, clock: Clock) -> Cover | None:
         left[sources, target] -= length
         targets.append(np.where(rows[sources, target] > 0, target, -1))
         lengths.append(length)
-    if not targets:
-        return no_stages(len(rows))
-    return trimmed(rows, Cover(np.array(targets, np.int32), np.array(lengths, np.int64)))
+    return trimmed(rows, Cover.of(len(rows), targets, lengths))
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:

@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from fastjax.optimal.checks import Clock, scipy_module
-from fastjax.optimal.cover import Cover, Found, busiest_line
+from fastjax.optimal.cover import Clock, Cover, busiest_line, scipy_module
 
 # What HiGHS takes for zero, relative to the largest entry of a program.
-TOLERANCE = 1e-6
-# Lengths are integers in the program itself only up to here: beyond, TOLERANCE would be rows.
+_TOLERANCE = 1e-6
+# Lengths are integers in the program itself only up to here: beyond, _TOLERANCE would be rows.
 _MOST_INTEGRAL = 2**14
 # Slots times pairs beyond which HiGHS gets nowhere: it is not even asked.
 _MOST_PLACES = 20_000
 _UNIT_BITS = 20
-_INFEASIBLE = 2
 
 
-def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> Found:
+def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> Cover | None:
     """The shortest cover with at most `count` stages.
 
     Args:
@@ -33,44 +31,37 @@ def shortest_cover(rows: np.ndarray, count: int, longest: int, clock: Clock) -> 
       clock: when to stop.
 
     Returns:
-      A cover no longer than `longest`, if there is one and it was found, and a lower bound; the
-      bound is longest + 1 where it is proved that there is none.
+      A cover no longer than `longest`, if there is one and it was found.
     """
-    if busiest_line(rows) > longest:
-        return Found(None, longest + 1)
-    answer = _solve_slots(rows, count, longest, False, clock)
-    if answer.cover is None or answer.lower >= answer.cover.length:
-        return answer
-    if rows.max() > _MOST_INTEGRAL:
-        return answer
+    cover, lower = _solve_slots(rows, count, longest, False, clock)
+    if cover is None or lower >= cover.length or rows.max() > _MOST_INTEGRAL:
+        return cover
     # Half rows can make a difference; they are rare, and this program takes twice the time.
-    better = _solve_slots(rows, count, answer.cover.length - 1, True, clock)
-    return Found(better.cover or answer.cover, max(answer.lower, better.lower))
+    better, _ = _solve_slots(rows, count, cover.length - 1, True, clock)
+    return better or cover
 
 
-def _solve_slots(rows: np.ndarray, count: int, longest: int, integral: bool, clock: Clock) -> Found:
+def _solve_slots(
+    rows: np.ndarray, count: int, longest: int, integral: bool, clock: Clock
+) -> tuple[Cover | None, int]:
+    """A cover, if one was found, and what no cover of real lengths is shorter than."""
     least = busiest_line(rows)
     pairs = np.argwhere(rows > 0)
-    if longest < least:
-        return Found(None, longest + 1)
-    if not clock.left() or count * len(pairs) > _MOST_PLACES:
-        return Found(None, least)
+    if longest < least or not clock.left() or count * len(pairs) > _MOST_PLACES:
+        return None, least
     scale = 1 if rows.max() <= _MOST_INTEGRAL else int(rows.max())
     result = _run_slots(rows, pairs, count, longest, scale, integral, clock)
-    if result.status == _INFEASIBLE:
-        return Found(None, longest + 1)
-    lower = least
-    if result.mip_dual_bound is not None and math.isfinite(result.mip_dual_bound):
-        slack = TOLERANCE * int(rows.max())
-        lower = max(lower, math.ceil(result.mip_dual_bound * scale - slack))
     if result.x is None:
-        return Found(None, lower)
+        return None, least
+    if result.mip_dual_bound is not None and math.isfinite(result.mip_dual_bound):
+        slack = _TOLERANCE * int(rows.max())
+        least = max(least, math.ceil(result.mip_dual_bound * scale - slack))
     taken = result.x[count : count + count * len(pairs)].reshape(count, len(pairs)) > 0.5
     targets = np.full((count, len(rows)), -1, np.int32)
     for stage, picked in zip(targets, taken, strict=True):
         stage[pairs[picked, 0]] = pairs[picked, 1]
-    cover = settle(rows, targets)
-    return Found(cover if cover.length <= longest else None, min(lower, cover.length))
+    cover = _settle(rows, targets)
+    return cover if cover.length <= longest else None, least
 
 
 def _run_slots(
@@ -118,11 +109,11 @@ def _run_slots(
         integrality=np.concatenate([np.full(count, integral), np.ones(places), np.zeros(places)]),
         bounds=optimize.Bounds(0, upper),
         constraints=constraints,
-        options={"time_limit": clock.left(), "mip_rel_gap": TOLERANCE / 10},
+        options={"time_limit": clock.left(), "mip_rel_gap": _TOLERANCE / 10},
     )
 
 
-def settle(rows: np.ndarray, targets: np.ndarray) -> Cover:
+def _settle(rows: np.ndarray, targets: np.ndarray) -> Cover:
     """Integer lengths for given stages so that they carry all rows; as short as found in seconds.
 
     Long stages are settled in units of 2**20 rows first and then corrected by single rows, so that

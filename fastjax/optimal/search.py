@@ -7,16 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from fastjax.optimal.checks import Clock
+from fastjax.errors import ArgumentError
 from fastjax.optimal.cover import (
+    Clock,
     Cover,
-    Found,
     busiest_line,
     degree,
     fewest_stages,
-    join,
     least_length,
-    no_stages,
     trimmed,
 )
 from fastjax.optimal.programs import shortest_cover
@@ -30,41 +28,53 @@ _PATIENCE = 200
 _PART_SECONDS = 2.0
 
 
-def cost_of(cover: Cover, startup: Fraction) -> Fraction:
-    """What a cover costs, in rows, exactly."""
-    return startup * len(cover.lengths) + cover.length
+def solve_stages(rows: np.ndarray, *, startup_rows: float, time_limit: float) -> Cover:
+    """Cheapest stages: least sum of lengths + startup_rows * number of stages.
 
-
-def cheapest_cover(
-    rows: np.ndarray, startup: Fraction, clock: Clock
-) -> tuple[Cover, Fraction | int]:
-    """The cheapest cover found until time is up, and what none costs less than.
+    In a stage each server sends to one other at most and receives from one other at most. The rows
+    of a pair may be split over stages, and a pair may be done before its stage is. Up to about
+    five servers the result is the optimum, found within seconds; beyond, it is the best found in
+    time.
 
     Args:
-      rows: rows between servers.
-      startup: rows that starting a stage costs.
-      clock: when to stop.
+      rows: rows that each rail must carry from server s to server d, int64, 0 or more, shape
+        (servers, servers), zero diagonal.
+      startup_rows: the cost of starting a stage: rows that a rail could send in the meantime.
+      time_limit: seconds after which the best so far is returned. Programs already running may
+        add some to it, and so may the simple covers that there are at least.
+
+    Returns:
+      The stages, the longest first.
+
+    Raises:
+      ArgumentError: there are too many rows.
+      UnsupportedError: scipy is not installed.
     """
+    # Sums must be exact both in int64 and in the solver's floats.
+    if int(rows.max()) > 2**52 // len(rows):
+        raise ArgumentError(
+            f"rows between servers must be at most 2**52 // {len(rows)} on a rail, to be solved "
+            f"for, got {rows.max()}."
+        )
+    clock, startup = Clock(time_limit), Fraction(startup_rows)  # of integers exactly
     # The two ends: fewest stages, least length.
     best, shortest = fewest_stages(rows), least_length(rows, clock)
     if shortest is not None:
-        best = min(best, shortest, key=lambda cover: cost_of(cover, startup))
+        best = min(best, shortest, key=lambda cover: cover.cost(startup))
     lower = startup * degree(rows) + busiest_line(rows)
     places = degree(rows) * np.count_nonzero(rows)
     quarter = clock.seconds / 4
-    if places > _EASY and cost_of(best, startup) > lower:
+    if places > _EASY and best.cost(startup) > lower:
         best = _improve(rows, best, 3, startup, clock.at_most(quarter))
-    if places > _EASY and cost_of(best, startup) > lower:
+    if places > _EASY and best.cost(startup) > lower:
         rest = quarter if places <= _HARD else math.inf
         best = _improve(rows, best, 4, startup, clock.at_most(rest))
-    if cost_of(best, startup) > lower:
-        found = _by_count(rows, startup, cost_of(best, startup), clock)
-        best = found.cover or best
-        lower = max(lower, found.lower)
-    return trimmed(rows, best), min(lower, cost_of(best, startup))
+    if best.cost(startup) > lower:
+        best = _by_count(rows, startup, best.cost(startup), clock) or best
+    return trimmed(rows, best)
 
 
-def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock) -> Found:
+def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock) -> Cover | None:
     """Solves for one number of stages after the other, the least promising bound first.
 
     Args:
@@ -74,24 +84,20 @@ def _by_count(rows: np.ndarray, startup: Fraction, below: Fraction, clock: Clock
       clock: when to stop.
 
     Returns:
-      The cheapest cover below `below`; None where none was found. A lower bound of at most `below`.
+      The cheapest cover below `below`; None where none was found.
     """
     least, count = busiest_line(rows), degree(rows)
     if not rows.any():
-        return Found(no_stages(len(rows)) if below > 0 else None, Fraction(0))
-    best, lower = None, below
-    while startup * count + least < below:
-        if not clock.left():
-            # Without start-ups, more stages would never become too dear.
-            lower = min(lower, startup * count + least)
-            break
+        return Cover.of(len(rows), [], []) if below > 0 else None
+    best = None
+    # Without start-ups, more stages would never become too dear.
+    while startup * count + least < below and clock.left():
         room = math.ceil(below - startup * count) - 1
-        answer = shortest_cover(rows, count, room, clock)
-        if answer.cover is not None and cost_of(answer.cover, startup) < below:
-            best, below = answer.cover, cost_of(answer.cover, startup)
-        lower = min(lower, startup * count + answer.lower)
+        cover = shortest_cover(rows, count, room, clock)
+        if cover is not None and cover.cost(startup) < below:
+            best, below = cover, cover.cost(startup)
         count += 1
-    return Found(best, min(lower, below))
+    return best
 
 
 def _improve(rows: np.ndarray, cover: Cover, size: int, startup: Fraction, clock: Clock) -> Cover:
@@ -108,11 +114,11 @@ def _improve(rows: np.ndarray, cover: Cover, size: int, startup: Fraction, clock
         tried.add(part.tobytes())
         rest = Cover(cover.targets[~part], cover.lengths[~part])
         left = np.maximum(rows - rest.carried(), 0)
-        spent = cost_of(cover, startup) - cost_of(rest, startup)
+        spent = cover.cost(startup) - rest.cost(startup)
         found = _by_count(left, startup, spent, clock.at_most(_PART_SECONDS))
-        if found.cover is None:
+        if found is None:
             failures += 1
         else:
-            cover = join(rest, found.cover)
+            cover = Cover(*map(np.concatenate, zip(rest, found, strict=True)))
             failures, tried = 0, set()
     return cover

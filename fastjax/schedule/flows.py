@@ -51,7 +51,6 @@ start-up later; end: at which the last one is there. What goes in pieces
 # Of the busiest link's time: what may lie between ends that are put together in exchanges of many
 # flows (ffi/simulator/simulator.h).
 _RESOLUTION = 1e-3
-_EVENTS_AT_ONCE = 20_000
 _PHASES = ("local", "balance", "scale-out", "redistribute")
 
 Progress = Callable[[float], None]
@@ -75,7 +74,7 @@ class Flows:
         return float(self.messages["end"].max(initial=0.0))
 
 
-def simulation_of(
+def simulate_flows(
     transfers: np.ndarray,
     topology: Topology,
     row_bytes: int,
@@ -86,8 +85,9 @@ def simulation_of(
     oversubscription: float = 1.0,
     efficiencies: Sequence[float] = (),
     whole_senders: bool = False,
-) -> _core.Simulation:
-    """The compiled simulation of these transfers, at its beginning.
+    progress: Progress | None = None,
+) -> Flows:
+    """Simulates transfers.
 
     Args:
       transfers: of `TRANSFER_DTYPE`, contiguous.
@@ -99,41 +99,30 @@ def simulation_of(
       oversubscription: how narrow the core between servers is.
       efficiencies: what is left of a NIC's rate by the number of senders that meet, from one on.
       whole_senders: whether each that sends there counts as one.
+      progress: called now and then with the share of messages that have come.
 
     Raises:
-      ValueError: a row comes twice, or not at all.
+      ArgumentError: a row comes twice, or not at all; or transfers wait for each other.
     """
-    return _core.Simulation(
-        transfers.view(np.uint8),
-        topology.words,
-        row_bytes,
-        SYNCHRONIZATIONS.index(synchronization),
-        balance_first,
-        pieces,
-        oversubscription,
-        efficiencies,
-        whole_senders,
-        _RESOLUTION,
-    )
-
-
-def run_simulation(
-    core: _core.Simulation, transfers: np.ndarray, progress: Progress | None = None
-) -> Flows:
-    """Runs a simulation of these transfers to its end.
-
-    Raises:
-      ArgumentError: transfers wait for each other.
-    """
-    while not core.advance(_EVENTS_AT_ONCE):
-        if progress is not None:
-            progress(core.done)
-    columns = core.columns()
-    messages = np.empty(len(columns["phase"]), MESSAGE_DTYPE)
-    for name, column in columns.items():
-        messages[name] = column
-    if core.first_stuck >= 0:
-        stuck = messages[core.first_stuck]
+    try:
+        records, first, last, number = _core.simulate(
+            transfers.view(np.uint8),
+            topology.words,
+            row_bytes,
+            SYNCHRONIZATIONS.index(synchronization),
+            balance_first,
+            pieces,
+            oversubscription,
+            efficiencies,
+            whole_senders,
+            _RESOLUTION,
+            progress,
+        )
+    except ValueError as error:
+        raise ArgumentError(f"transfers: {error}.") from None
+    messages = records.view(MESSAGE_DTYPE)
+    if number >= 0:
+        stuck = messages[number]
         raise ArgumentError(
             f"transfers wait for each other: among others what device {stuck['src']} sends to "
             f"device {stuck['dst']} in phase {stuck['phase']} ({_PHASES[stuck['phase']]}) of stage "
@@ -141,15 +130,15 @@ def run_simulation(
         )
     if progress is not None:
         progress(1.0)
-    for shared in (messages, timed := _timed(transfers, messages, *core.of_transfers())):
+    for shared in (messages, timed := _timed(transfers, messages, first, last)):
         shared.flags.writeable = False
     return Flows(timed, messages)
 
 
 def simulate_by_barrier(plan: Schedule) -> Flows:
     """A plan whose stages begin when the one before is over everywhere; barriers cost nothing."""
-    core = simulation_of(plan.transfers, plan.topology, plan.row_bytes, synchronization="barrier")
-    return run_simulation(core, plan.transfers)
+    given = plan.transfers, plan.topology, plan.row_bytes
+    return simulate_flows(*given, synchronization="barrier")
 
 
 def _timed(
@@ -162,15 +151,3 @@ def _timed(
     timed["start"][moved] = messages["start"][first[moved]]
     timed["end"][moved] = messages["end"][last[moved]]
     return timed
-
-
-__all__ = [
-    "MESSAGE_DTYPE",
-    "SYNCHRONIZATIONS",
-    "TIMED_DTYPE",
-    "Flows",
-    "Progress",
-    "run_simulation",
-    "simulate_by_barrier",
-    "simulation_of",
-]

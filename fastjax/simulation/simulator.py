@@ -10,7 +10,7 @@ from fastjax import _core
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
-from fastjax.schedule.flows import Progress, run_simulation, simulation_of
+from fastjax.schedule.flows import Progress, simulate_flows
 from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import Fabric, Incast
 from fastjax.simulation.timeline import Timeline
@@ -148,20 +148,17 @@ def _run(
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
     counts = range(1, min(most, topology.num_devices) + 1)
-    try:
-        core = simulation_of(
-            transfers,
-            topology,
-            row_bytes,
-            synchronization=fabric.synchronization,
-            oversubscription=float(fabric.oversubscription),
-            efficiencies=[incast.efficiency(count) for count in counts],
-            whole_senders=incast.count == "senders",
-            **way,
-        )
-    except ValueError as error:
-        raise ArgumentError(f"transfers: {error}.") from None
-    flows = run_simulation(core, transfers, progress)
+    flows = simulate_flows(
+        transfers,
+        topology,
+        row_bytes,
+        synchronization=fabric.synchronization,
+        oversubscription=float(fabric.oversubscription),
+        efficiencies=[incast.efficiency(count) for count in counts],
+        whole_senders=incast.count == "senders",
+        progress=progress,
+        **way,
+    )
     return Timeline(
         topology,
         row_bytes,
@@ -218,6 +215,3 @@ def _lower_bound(transfers: np.ndarray, topology: Topology, row_bytes: int) -> f
     number = _core.fallback_scheduler  # any has the same bound
     square = traffic.reshape(devices, devices)
     return _core.HostPlan(square, topology.words, number, row_bytes).lower_bound()
-
-
-__all__ = ["simulate", "simulate_transfers"]

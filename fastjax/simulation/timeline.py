@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ import numpy as np
 from fastjax import plot
 from fastjax.errors import ArgumentError
 from fastjax.schedule.transfers import SCALE_OUT
-from fastjax.simulation import perfetto
 from fastjax.simulation.fabric import Fabric
 from fastjax.topology import Topology
 
@@ -147,17 +145,3 @@ class Timeline:
           UnsupportedError: matplotlib is not installed.
         """
         return plot.plot_timeline(self, devices)
-
-    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
-        """Writes a trace that Perfetto (ui.perfetto.dev) opens: JSON, compressed for names in .gz.
-
-        Servers are its processes, and the links of their devices its threads, more than one where
-        messages share a link. Times are those of the timeline.
-
-        Args:
-          path: the file.
-
-        Raises:
-          OSError: the file cannot be written.
-        """
-        perfetto.write(self, path)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastjax import jax_compat, network
-from fastjax.scheduling import scheduler_number
+from fastjax import jax_compat, network, scheduling
 from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import CustomCall
 from fastjax.traced.plan_spec import PlanSpec
@@ -146,18 +145,6 @@ def planning(spec: PlanSpec) -> dict[str, object]:
     """Attributes of the calls that plan."""
     return {
         "topology": spec.topology.words,
-        "scheduler": scheduler_number(spec.scheduler),
+        "scheduler": scheduling.ALL[spec.scheduler].number,
         "row_bytes": spec.row_bytes,
     }
-
-
-__all__ = [
-    "Operand",
-    "call_site",
-    "emit",
-    "emit_unnamed",
-    "mesh_call_site",
-    "operands_of",
-    "partition",
-    "planning",
-]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 
-from fastjax import config, jax_compat, scheduler_traits
+from fastjax import config, jax_compat, scheduling
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
@@ -119,7 +119,7 @@ def _spec(topology: Topology, scheduler: str | None, row_bytes: int) -> PlanSpec
     check_topology(topology)
     name = config.current().scheduler if scheduler is None else scheduler
     check_scheduler(name, "scheduler")
-    if scheduler_traits.ALL[name].solves:
+    if scheduling.ALL[name].solves:
         raise ArgumentError(f"scheduler {name!r} plans on the host only; name another.")
     check_scheduler_fits(name, topology)
     ranks = topology.servers * topology.devices_per_server
@@ -200,5 +200,3 @@ def _plan_type(sizes: jax_compat.Aval, *, spec: PlanSpec, **_: object) -> jax_co
 for _primitive, _lowering in ((_exchange_p, _exchange_lowering), (_plan_p, _plan_lowering)):
     jax_compat.set_impl(_primitive)
     jax_compat.set_lowering(_primitive, _lowering)
-
-__all__ = ["loopback_plan", "loopback_ragged_all_to_all"]

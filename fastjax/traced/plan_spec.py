@@ -9,13 +9,12 @@ import warnings
 import jax
 import numpy as np
 
-from fastjax import _core, config, jax_compat, scheduler_traits
+from fastjax import _core, config, jax_compat, scheduling
 from fastjax.checks import check_topology
 from fastjax.errors import TopologyError, TopologyWarning, UnsupportedError
 from fastjax.scheduling import (
     check_scheduler,
     check_scheduler_fits,
-    scheduler_number,
     schedulers_in_programs,
 )
 from fastjax.topology import Topology, doubt, fit_to_groups, usual_topology
@@ -49,7 +48,7 @@ class PlanSpec:
     @property
     def table_words(self) -> int:
         """Length of a device's stage table."""
-        return _core.table_words(self.topology.words, scheduler_number(self.scheduler))
+        return _core.table_words(self.topology.words, scheduling.ALL[self.scheduler].number)
 
     def of_batch(self, size: int) -> PlanSpec:
         """The same for so many elements of a batch that travel as one."""
@@ -100,7 +99,7 @@ def make_spec(
     if given.num_devices != axis_size:
         raise _does_not_fit(given, axes, axis_size, "" if topology else " of fastjax.options")
     fitted, rank_of = fit_to_groups(given, axis_size, groups)
-    if scheduler_traits.ALL[name].solves:
+    if scheduling.ALL[name].solves:
         raise UnsupportedError(
             f"scheduler {name!r} solves for seconds, on the host: call fastjax.make_plan with it. "
             f"Inside programs there are {', '.join(schedulers_in_programs())}."
@@ -110,8 +109,8 @@ def make_spec(
         warnings.warn(doubted, TopologyWarning, stacklevel=2)
     check_scheduler_fits(name, fitted)
     # Inside one server there is nothing to choose, and a table of direct transfers is small.
-    decided = scheduler_traits.ALL[name].chooses and fitted.servers == 1
-    chosen = scheduler_traits.FALLBACK if decided else name
+    decided = scheduling.ALL[name].chooses and fitted.servers == 1
+    chosen = scheduling.FALLBACK if decided else name
     return PlanSpec(fitted, rank_of, chosen, max(1, int(row_bytes)), assumed=assumed)
 
 
@@ -148,6 +147,3 @@ def _default_topology(axes: Axes, axis_size: int) -> tuple[Topology, bool]:
     local = counts.pop()
     servers = axis_size if counts or axis_size % local else axis_size // local
     return Topology(servers, axis_size // servers), True
-
-
-__all__ = ["PlanSpec", "make_spec"]

@@ -25,6 +25,16 @@ inline planner::Topology ToTopology(const TopologyWords& words) {
   return topology;
 }
 
+// Adds a record of a packed dtype of numpy's: its fields, one behind the other.
+template <typename... Fields>
+void AddRecord(std::vector<uint8_t>* records, Fields... fields) {
+  const auto add = [records](const auto& field) {
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(&field);
+    records->insert(records->end(), bytes, bytes + sizeof(field));
+  };
+  (add(fields), ...);
+}
+
 template <typename T>
 nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>> ToNumpy(std::vector<T> values) {
   auto owned = std::make_unique<std::vector<T>>(std::move(values));

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,12 +14,13 @@
 
 #include "handlers/contract.h"
 #include "handlers/handlers.h"
+#include "planner/levelling.h"
 #include "planner/matchings.h"
 #include "planner/planner.h"
+#include "planner/scheduler_info.h"
 #include "planner/table.h"
 #include "python/arguments.h"
 #include "python/register.h"
-#include "python/transfers.h"
 #include "runtime/copy_pool.h"
 #include "runtime/plan_cache.h"
 #include "xla/ffi/api/c_api.h"
@@ -38,6 +40,7 @@ using python::ToTopology;
 using Traffic = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Targets = nb::ndarray<const int16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 Scheduler ToScheduler(int64_t scheduler) {
   if (scheduler < 0 || scheduler >= static_cast<int64_t>(planner::SchedulerNames().size())) {
@@ -80,7 +83,12 @@ class HostPlan {
       std::reverse(transfers.begin(), transfers.end());
       for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner().num_stages());
     }
-    return ToNumpy(python::Pack(transfers));
+    std::vector<uint8_t> records;
+    for (const Transfer& t : transfers) {
+      python::AddRecord(&records, static_cast<int8_t>(t.phase), t.stage, t.src, t.dst, t.origin, t.target, t.first_row,
+                        t.rows);
+    }
+    return ToNumpy(std::move(records));
   }
 
   nb::ndarray<nb::numpy, int32_t, nb::ndim<1>> Table(int32_t device, bool transposed) {
@@ -142,6 +150,28 @@ class HostPlan {
   Traffic traffic_;
   Planner planner_;
 };
+
+// By number: name, description, order, whether every device's own NIC must work, whether its plans are another's.
+nb::list SchedulerTraits() {
+  nb::list all;
+  for (int32_t number = 0; number < planner::NumSchedulers(); ++number) {
+    const auto& traits = planner::GetSchedulerInfo(static_cast<Scheduler>(number)).traits;
+    all.append(nb::make_tuple(traits.name, traits.description, traits.order,
+                              traits.nics == planner::NicNeed::kEachDevice,
+                              traits.choosing == planner::Choosing::kChooses));
+  }
+  return all;
+}
+
+// Of arguments that fastjax.host.levelling has checked.
+nb::tuple LevelExperts(const Words& rows, int32_t servers, int32_t devices, int32_t copies, int64_t cost_rows) {
+  const auto experts = static_cast<int32_t>(rows.size());
+  const planner::LevellingShape shape{servers, devices, experts / (servers * devices), copies};
+  std::vector<int32_t> slots(static_cast<size_t>(shape.ranks()) * copies);
+  std::vector<int32_t> levelled(rows.size() + slots.size());
+  planner::Leveller(shape, cost_rows).Level(rows.data(), {slots.data(), levelled.data()});
+  return nb::make_tuple(ToNumpy(slots), ToNumpy(levelled));
+}
 
 nb::capsule Handler(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
   return nb::capsule(reinterpret_cast<void*>(handler));
@@ -213,12 +243,16 @@ NB_MODULE(_core, m) {
   m.def("record_of_turns", &handlers::TakeRecordOfTurns,
         "For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.");
   python::RegisterGpu(&m);
-  python::RegisterLevelling(&m);
+  m.def("level_experts", &LevelExperts, nb::arg("rows"), nb::arg("servers"), nb::arg("devices"), nb::arg("copies"),
+        nb::arg("cost_rows"), "The expert of each slot of each device, and the rows of each group of each device.");
   m.def("plans_made", &PlansMade, "How many plans traced programs have made in this process.");
   m.def(
       "copy_threads", [] { return CopyPool::Get().threads(); },
       "Threads that move rows between the devices of this process.");
-  python::RegisterSchedulers(&m);
+  m.def("scheduler_traits", &SchedulerTraits,
+        "By number: name, description, order, whether every device's own NIC must work, and whether its plans are "
+        "those of another scheduler, which HostPlan.chosen names.");
+  m.attr("fallback_scheduler") = static_cast<int32_t>(planner::kFallback);
   m.def(
       "table_words",
       [](const TopologyWords& topology, int64_t scheduler) {
@@ -227,8 +261,7 @@ NB_MODULE(_core, m) {
       nb::arg("topology"), nb::arg("scheduler"), "int32 words of one device's stage table.");
   m.def(
       "check_table",
-      [](const nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>& words, int32_t devices,
-         int32_t device) -> std::string {
+      [](const Words& words, int32_t devices, int32_t device) -> std::string {
         const char* wrong =
             planner::TableView::Check(words.data(), static_cast<int64_t>(words.size()), devices, device);
         return wrong == nullptr ? "" : wrong;

@@ -7,9 +7,7 @@
 namespace fastjax::python {
 
 void RegisterGpu(nanobind::module_* module);
-void RegisterLevelling(nanobind::module_* module);
 void RegisterNetwork(nanobind::module_* module);
-void RegisterSchedulers(nanobind::module_* module);
 void RegisterSimulation(nanobind::module_* module);
 void RegisterStatistics(nanobind::module_* module);
 

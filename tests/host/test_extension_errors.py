@@ -6,7 +6,7 @@ import sys
 import numpy as np
 from refusals import refusals, refused
 
-from fastjax import Topology, _core
+from fastjax import Topology, _core, scheduling
 from fastjax.host.plan import make_plan
 
 ONES = np.ones((4, 4), np.int64)
@@ -23,7 +23,7 @@ def planned_with(targets=TARGETS, weights=WEIGHTS):
 
 def simulation(records):
     words = Topology(2, 2).words
-    return lambda: _core.Simulation(records, words, 1, 0, False, 1, 1.0, [1.0], True, 0.0)
+    return lambda: _core.simulate(records, words, 1, 0, False, 1, 1.0, [1.0], True, 0.0, None)
 
 
 def test_what_is_not_refused():
@@ -35,11 +35,14 @@ def test_what_is_not_refused():
 test_refused_values = refusals(
     ValueError,
     (lambda: host_plan(scheduler=-1), "unknown scheduler number"),
-    (lambda: host_plan(scheduler=len(_core.scheduler_names())), "unknown scheduler number"),
+    (lambda: host_plan(scheduler=len(scheduling.NAMES)), "unknown scheduler number"),
     (lambda: host_plan(ONES[:3]), "traffic does not fit the topology"),
     (lambda: host_plan(np.ones((4, 3), np.int64)), "traffic does not fit the topology"),
     (planned_with(np.array([[1, 2, 0]], np.int16)), "matchings do not fit the topology"),
     (planned_with(weights=np.ones(2, np.int64)), "matchings do not fit the topology"),
+    (planned_with(np.array([[0, 0]], np.int16)), "matchings are not one-to-one"),
+    (planned_with(np.array([[1, 2]], np.int16)), "matchings are not one-to-one"),
+    (planned_with(weights=np.zeros(1, np.int64)), "a matching's weight is not positive"),
     (simulation(np.zeros(3, np.uint8)), "records are not whole"),
     (lambda: _core.network_open(0, 2, bytes(15), "", [], ""), "the secret must have 16 bytes"),
 )

@@ -33,10 +33,6 @@ test_bounds = bounds(
         row_bytes=([0, -1, 1.5, 2**40], [1, 2**40 - 1]),
         time_limit=([0, -1.0, math.nan], [math.nextafter(0, 1), math.inf]),
     ),
-    *keywords(
-        partial(make_plan, ONES, SQUARE, scheduler="optimal"),
-        time_limit=([math.inf], [math.nextafter(0, 1)]),
-    ),
     ("topology", lambda v: make_plan(ONES, v), [(2, 2), None], [SQUARE]),
     ("device must be from 0 to 3", lambda v: planning()().stage_table(v), [-1, 4], [0, 3]),
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fastjax
-from fastjax import Topology, make_plan, simulate
+from fastjax import Topology, make_plan, scheduling, simulate
 from fastjax.schedule.transfers import SCALE_OUT
 
 
@@ -65,7 +65,7 @@ def test_direct_is_not_planned_where_one_device_receives_much():
     traffic = np.full((16, 16), 100)
     traffic[:, 3] = 5000
     plan = make_plan(traffic, Topology(2, 8), row_bytes=4096)
-    names = fastjax._core.scheduler_names()
+    names = scheduling.NAMES
     planned = {names[choice[0]]: choice[1] for choice in plan._core.choices()}
     assert planned["balanced"]
     assert not planned["direct"]

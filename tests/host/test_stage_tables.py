@@ -20,12 +20,12 @@ from plan_problems import (
 )
 from refusals import refused
 
-from fastjax import Topology, _core, make_plan
+from fastjax import Topology, _core, make_plan, scheduling
 from fastjax.errors import ArgumentError
 
 
 def _table_words(topology, scheduler):
-    return _core.table_words(topology.words, _core.scheduler_names().index(scheduler))
+    return _core.table_words(topology.words, scheduling.NAMES.index(scheduler))
 
 
 @pytest.mark.sanitize
@@ -46,7 +46,7 @@ def test_tables_are_the_plan(scheduler, problem):
         np.testing.assert_array_equal(entries[list(transfers.dtype.names)].tolist(), mine.tolist())
         assert words[:3].tolist() == [0x464A5431, devices, r]
         assert words[4] == plan.num_stages
-        assert words[9] == _core.scheduler_names().index(plan.scheduler)
+        assert words[9] == scheduling.NAMES.index(plan.scheduler)
         assert len(words) <= _table_words(plan.topology, scheduler)
     assert len({tuple(words[6:8]) for words in tables}) == 1
 

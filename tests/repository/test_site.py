@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 GIVEN = os.environ.get("FASTJAX_SITE")
 SITE = Path(GIVEN or "build/site").resolve()
 # What readers' programs may use, besides what the reference calls by its name.
-MODULES = {"errors", "loopback", "moe", "optimal", "plot", "simulation", "traffic"}
+MODULES = {"errors", "loopback", "moe", "plot", "simulation", "traffic"}
 
 pytestmark = pytest.mark.skipif(not GIVEN, reason="make docs builds the site and checks it")
 

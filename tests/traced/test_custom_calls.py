@@ -189,7 +189,7 @@ call = jax.jit(lambda *a: jax.ffi.ffi_call(PLAN.target, words)(*a, **PLAN.encode
 with fastjax.collect_stats():
     jax.block_until_ready(call(jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.uint32)))
 (report,) = _core.site_reports()
-print(json.dumps([list(report.processes), list(report.rails)]))
+print(json.dumps([report["processes"], report["rails"]]))
 _core.network_close(1.0)
 """
 

@@ -14,7 +14,7 @@ from refusals import refused
 from spmd import spmd
 
 import fastjax
-from fastjax import Topology, _core, make_plan, traffic
+from fastjax import Topology, _core, make_plan, scheduling, traffic
 from fastjax.errors import UnsupportedError
 
 # So slow a fabric that small matrices are worth balancing, and small enough ones are not.
@@ -49,7 +49,7 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
         plan = make_plan(matrix, topology, row_bytes=4096)
         for device, words in enumerate(got):
             assert _core.check_table(words, 8, device) == ""
-            assert _core.scheduler_names()[words[9]] == plan.scheduler
+            assert scheduling.NAMES[words[9]] == plan.scheduler
             used = HEADER_WORDS + 16 + 10 * words[3]
             np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
         chosen.add(plan.scheduler)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 import fastjax
-from fastjax import _core
+from fastjax import _core, scheduling
 from fastjax.cli.bench import baselines
 from fastjax.cli.shared.device_workload import AXIS
 
@@ -111,7 +111,7 @@ def _planning_seconds(plan: fastjax.Plan, repetitions: int = 50) -> float:
     makes, which a compiled program does not spend.
     """
     words = plan.topology.words
-    number = _core.scheduler_names().index(plan.scheduler)
+    number = scheduling.NAMES.index(plan.scheduler)
     seconds = []
     for _ in range(repetitions):
         start = time.perf_counter()

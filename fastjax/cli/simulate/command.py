@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fastjax
-from fastjax import plot, scheduler_traits
+from fastjax import plot, scheduling
 from fastjax.cli.shared import commands, rates, sources, statistics, text
 from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import (
@@ -75,7 +75,6 @@ def main(arguments: Sequence[str]) -> int:
         help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, in one "
         "chunk and in the best number; with --balance, the rows of its devices before and after",
     )
-    add("--perfetto", type=Path, metavar="FILE", help="write a trace of it for ui.perfetto.dev")
     return commands.run(parser, arguments, _run)
 
 
@@ -90,7 +89,7 @@ def _run_exchange(options: argparse.Namespace, fabric: Fabric) -> None:
     topology = rates.topology(options, len(source.matrix), source.servers)
     names = options.schedulers or _that_fit(topology)
     cases = verdict.cases(topology, fabric, source.row_bytes)
-    more = scheduler_traits.FALLBACK not in names and not topology.failed_nics
+    more = scheduling.FALLBACK not in names and not topology.failed_nics
     with Progress(len(names) + len(cases) + more) as progress:
         found = [
             costs.simulate(name, source.matrix, topology, fabric, source.row_bytes, progress)
@@ -103,17 +102,12 @@ def _run_exchange(options: argparse.Namespace, fabric: Fabric) -> None:
     record |= verdict.record(found, today, tried)
     if options.draw is not None:
         _save(options.draw, best.timeline.plot)
-    if options.perfetto is not None:
-        commands.make_folder_of(options.perfetto)
-        best.timeline.to_perfetto(options.perfetto)
     traffic = statistics.traffic_section(record["traffic"], record["fabric"])
     tables = [costs.table(record, verbose=options.verbose)]
     _write(options, record, {"traffic": traffic}, tables, record["verdict"])
 
 
 def _run_layer(options: argparse.Namespace, fabric: Fabric) -> None:
-    if options.perfetto is not None:
-        raise OptionError("--perfetto is of one exchange, a layer has several.")
     work = layer_work.load(options, fabric)
     if options.draw is not None and work.seconds_per_row is None:
         raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
@@ -166,9 +160,9 @@ def _that_fit(topology: fastjax.Topology) -> list[str]:
             check_scheduler_fits(name, topology)
         except OptionError:
             continue
-        if not scheduler_traits.ALL[name].solves:
+        if not scheduling.ALL[name].solves:
             names.append(name)
-    return sorted(names, key=lambda name: scheduler_traits.ALL[name].chooses)
+    return sorted(names, key=lambda name: scheduling.ALL[name].chooses)
 
 
 def _save(path: Path, draw: Callable[[], Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import fastjax
-from fastjax import scheduler_traits
+from fastjax import scheduling
 from fastjax.cli.shared import rates, statistics, text
 from fastjax.cli.shared.progress import Progress
 from fastjax.simulation import INCAST, Fabric, Incast, Timeline
@@ -57,7 +57,7 @@ class Cost:
     @property
     def chooses(self) -> bool:
         """Whether the scheduler that was asked for takes another one's plan."""
-        return scheduler_traits.ALL[self.asked].chooses
+        return scheduling.ALL[self.asked].chooses
 
 
 def scheduler_name(asked: str, taken: str) -> str:
@@ -100,7 +100,7 @@ def today(costs: Sequence[Cost], progress: Progress) -> float | None:
     plan, timeline = costs[0].plan, costs[0].timeline
     if plan.topology.failed_nics:
         return None
-    direct = scheduler_traits.FALLBACK
+    direct = scheduling.FALLBACK
     exchange = (direct, plan.traffic, plan.topology, timeline.fabric, plan.row_bytes, progress)
     found = next((cost for cost in costs if cost.asked == direct), None)
     return (found or simulate(*exchange)).timeline.completion_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastjax import scheduler_traits
+from fastjax import scheduling
 from fastjax.cli.shared import text
 from fastjax.cli.simulate import layer_chunks, layers
 from fastjax.cli.simulate.layer_chunks import Timed
@@ -61,7 +61,7 @@ def _peers(work: Work, experts: float) -> list[dict[str, Any]]:
     if work.topology.failed_nics:
         return []
     where = (work.topology, work.fabric, work.row_bytes)
-    known = {_TODAY: layers.each_choice(scheduler_traits.FALLBACK, work.traffic, *where)}
+    known = {_TODAY: layers.each_choice(scheduling.FALLBACK, work.traffic, *where)}
     if work.topology.servers > 1:
         known[_FORWARDED] = layers.forwarded(work.choices, work.num_experts, *where)
     return [

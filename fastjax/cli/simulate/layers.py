@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 import fastjax
-from fastjax import chunking, scheduler_traits
+from fastjax import scheduling
 from fastjax.chunking import prices
+from fastjax.chunking.resources import Parts
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.simulation import Fabric, simulate_transfers
 from fastjax.traffic import LayerTraffic
@@ -97,12 +98,12 @@ class Layer:
         """Planning, dispatch and combine."""
         return self.planning + self.dispatch.seconds + self.combine.seconds
 
-    def parts(self, experts: float, *, planned: bool = True) -> chunking.Parts:
+    def parts(self, experts: float, *, planned: bool = True) -> Parts:
         """The same as a chunk of a layer, with the seconds that its experts take."""
         ways = (self.out, self.copies, self.sums, self.back)
         out, copies, sums, back = (way.seconds for way in ways)
         planning = self.planning if planned else 0.0
-        return chunking.Parts(planning, out, copies, experts, sums, back)
+        return Parts(planning, out, copies, experts, sums, back)
 
 
 def each_choice(
@@ -123,7 +124,7 @@ def once(
     """A row for each server that a token goes to, and then one for each choice inside servers."""
     plan = fastjax.make_plan(layer.crossing, topology, scheduler=scheduler, row_bytes=size.crossing)
     # Each server's own exchange, which `fastjax.moe` does all at once.
-    m, own = topology.devices_per_server, scheduler_traits.FALLBACK
+    m, own = topology.devices_per_server, scheduling.FALLBACK
     one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
     blocks = (layer.inside[i : i + m, i : i + m] for i in range(0, topology.num_devices, m))
     inside = [fastjax.make_plan(b, one, scheduler=own, row_bytes=size.row) for b in blocks]
@@ -160,7 +161,7 @@ def forwarded(
         crossing[device, device] = 0
         inside.reshape(n * m, n, m)[at, np.arange(n)] += here.sum(0)
     traffic = LayerTraffic(crossing, crossing, inside, 0, n)
-    found = once(scheduler_traits.FALLBACK, traffic, topology, fabric, size)
+    found = once(scheduling.FALLBACK, traffic, topology, fabric, size)
 
     def together(across: Way, here: Way) -> Way:
         return dataclasses.replace(across + here, seconds=max(across.seconds, here.seconds))

@@ -10,7 +10,7 @@ from commands import PLAIN, record, run_command, says_what_is_wrong
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
-from fastjax.simulation import PRESETS
+from fastjax.simulation import PRESETS, Timeline
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="simulate")
@@ -109,29 +109,21 @@ def test_failed_nics(capsys, tmp_path):
     assert found["what_would_save"]["NICs twice as fast"] > 0.4
 
 
-def test_picture_and_trace_are_of_the_best(capsys, tmp_path):
-    names = ("new/a.svg", "newer/a.json", "newest/costs.json")
-    picture, trace, path = (tmp_path / name for name in names)
+def test_the_picture_is_of_the_best(capsys, monkeypatch, tmp_path):
+    drawn, plot = [], Timeline.plot
+    monkeypatch.setattr(Timeline, "plot", lambda self: drawn.append(self) or plot(self))
+    picture, path = tmp_path / "new/a.svg", tmp_path / "newest/costs.json"
     matrix = np.zeros((4, 4), int)
     matrix[0, 3] = 4000
     write_matrix(tmp_path / "matrix", matrix, row_bytes=4096)
     arguments = "--row-bytes 4096 --servers 2 --schedulers direct"
-    run(
-        capsys,
-        tmp_path / "matrix",
-        arguments,
-        "rails --draw",
-        picture,
-        "--perfetto",
-        trace,
-        "--json",
-        path,
-    )
+    run(capsys, tmp_path / "matrix", arguments, "rails --draw", picture, "--json", path)
     direct, rails = record(path)["schedulers"]
     assert record(path)["best"] == "rails"
     assert "<svg" in picture.read_text()
-    ends = [e["ts"] + e["dur"] for e in record(trace)["traceEvents"] if e["ph"] == "X"]
-    assert max(ends) == pytest.approx(rails["time_us"], abs=1e-3)
+    (timeline,) = drawn
+    assert timeline.scheduler == "rails"
+    assert timeline.completion_time * 1e6 == pytest.approx(rails["time_us"])
     assert rails["time_us"] < 0.7 * direct["time_us"]
 
 
@@ -192,7 +184,6 @@ def test_verdicts(capsys, arguments, said):
         ("FILE --servers 2 --incast-loss 2", "incast_loss must be from 0 to 1"),
         ("FILE --servers 2 --failed-nics 0 --schedulers direct", "that of device 0 has failed"),
         ("FILE --servers 2 --json FOLDER", "Is a directory"),
-        ("FILE --servers 2 --perfetto FOLDER", "Is a directory"),
         ("FILE --servers 2 --draw FILE/a.png", "File exists"),
         ("FILE --servers 2 --draw a.doc", r"a\.doc: "),
     ],

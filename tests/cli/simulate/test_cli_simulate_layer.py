@@ -151,7 +151,6 @@ def test_nothing_lands_where_a_nic_has_failed():
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
         ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw of a lay"),
-        ("TRACE --layer --num-experts 2 --perfetto a --devices 2 --servers 2", "--perfetto is of"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):

@@ -1,30 +1,21 @@
 """What the package knows of schedulers is what the extension says."""
 
 import re
-import types
 
 import pytest
 
 import fastjax
-from fastjax import Topology, _core, scheduler_traits
+from fastjax import Topology, _core, scheduling
 from fastjax.errors import OptionError
 from fastjax.scheduling import check_scheduler_fits
 
-FIELDS = [field for field in dir(_core.SchedulerTraits) if not field.startswith("_")]
-# Copies: nanobind complains of objects of its own that outlive the interpreter.
-COMPILED = {
-    its.name: types.SimpleNamespace(**{field: getattr(its, field) for field in FIELDS})
-    for its in _core.scheduler_traits()
-}
+COMPILED = {told[0]: scheduling.Traits(*told) for told in _core.scheduler_traits()}
 
 
 def test_traits_come_by_number():
-    assert list(COMPILED) == _core.scheduler_names()
-    for name, its in COMPILED.items():
-        ours = scheduler_traits.ALL[name]
-        assert _core.scheduler_names()[ours.number] == name
-        for field in ("description", "needs_own_nics", "chooses"):
-            assert getattr(ours, field) == getattr(its, field)
+    assert tuple(COMPILED) == scheduling.NAMES
+    for number, (name, its) in enumerate(COMPILED.items()):
+        assert scheduling.ALL[name] == its._replace(number=number)
         assert its.chooses == (name == "auto")
 
 
@@ -35,18 +26,10 @@ def test_order_comes_from_the_extension():
 
 
 def test_one_more_is_known_by_what_it_says():
-    more = types.SimpleNamespace(
-        name="toy",
-        description="nothing arrives",
-        order=COMPILED["fast"].order + 1,
-        needs_own_nics=True,
-        chooses=False,
-    )
-    found = scheduler_traits.collect([*COMPILED.values(), more])
+    more = ("toy", "nothing arrives", COMPILED["fast"].order + 1, True, False)
+    found = scheduling.collect([*_core.scheduler_traits(), more])
     assert list(found)[:3] == ["auto", "fast", "toy"]
-    assert found["toy"].description == "nothing arrives"
-    assert found["toy"].number == len(COMPILED)
-    assert found["toy"].needs_own_nics
+    assert found["toy"] == (*more, len(COMPILED), False)
 
 
 @pytest.mark.parametrize("name", COMPILED)
