@@ -19,7 +19,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,20 +52,8 @@ def _receivers(topology: Topology) -> np.ndarray:
     return np.argsort(rank_of)[np.stack([up, out])]
 
 
-class Timed(Protocol):
-    """Exchanges whose times all processes agree on."""
-
-    def estimate(self, fabric: int, rows: int) -> float:
-        """Seconds of one exchange, launched by itself."""
-        ...
-
-    def seconds(self, fabric: int, rows: int) -> float:
-        """Seconds of one exchange of many in a row."""
-        ...
-
-
-class _Exchanges(Timed):
-    """Exchanges of an axis that run, and are timed.
+class _Exchanges:
+    """Exchanges of an axis that run, and are timed. All processes agree on the times.
 
     Args:
       mesh: all its devices take part, each line of the axis by itself.
@@ -148,16 +136,18 @@ class _Exchanges(Timed):
         return statistics.median(np.asarray(self._gather(row).addressable_data(0)).tolist())
 
     def estimate(self, fabric: int, rows: int) -> float:
+        """Seconds of one exchange, launched by itself."""
         return self._agreed(self._run(fabric, rows, 1))
 
     def seconds(self, fabric: int, rows: int) -> float:
+        """Seconds of one exchange of many in a row."""
         estimated = max(self.estimate(fabric, rows), 1e-9)
         repetitions = min(max(round(_SECONDS / estimated), 1), _MOST_REPETITIONS)
         runs = sorted(self._run(fabric, rows, repetitions) for _ in range(_RUNS))
         return self._agreed(runs[_RUNS // 4])  # what disturbs a machine makes a run only longer
 
 
-def _bandwidth_and_latency(exchanges: Timed, fabric: int) -> tuple[float, float | None]:
+def _bandwidth_and_latency(exchanges: _Exchanges, fabric: int) -> tuple[float, float | None]:
     """Bytes/s and seconds; None for a latency that does not rise above the noise."""
     rows = _FIRST_ROWS
     while rows < _MOST_ROWS and exchanges.estimate(fabric, rows) < _LONG_ENOUGH:

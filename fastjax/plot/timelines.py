@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fastjax.errors import ArgumentError
 from fastjax.plot import links
 from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
-from fastjax.plot.tracks import in_ns, side_by_side
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import TimedExchange
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_DEVICES = 8
 _GAP = 0.5  # between devices, in tracks
+_LATEST = 2.0**62  # 146 years: what comes later is drawn there
 _PALEST = 0.3
 _IDLE = "#fde3e0"
 _MOST_LINES = 60
@@ -115,7 +117,7 @@ def _add_messages(
     """The bars of one track; returns texts for those that have room."""
     if not len(messages):
         return []
-    track, tracks = side_by_side(in_ns(messages["start"]), in_ns(messages["end"]))
+    track, tracks = _side_by_side(_in_ns(messages["start"]), _in_ns(messages["end"]))
     height = 0.86 / tracks
     y = top + 0.07 + track * height
     start, lasting = messages["start"] * 1e6, (messages["end"] - messages["start"]) * 1e6
@@ -252,6 +254,45 @@ def _legend(timeline: TimedExchange) -> list[tuple[str, Any]]:
         phases.remove(SCALE_OUT)
     entries += [(links.PHASE_NAMES[phase], links.PHASE_COLOURS[phase]) for phase in phases]
     return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
+
+
+def _in_ns(seconds: ArrayLike) -> np.ndarray:
+    """Whole nanoseconds: what ends when the next begins does so exactly."""
+    return np.rint(np.minimum(np.asarray(seconds) * 1e9, _LATEST)).astype(np.int64)
+
+
+def _side_by_side(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The narrow track in which each of these is drawn, and how many there are beside each other.
+
+    What overlaps is in different tracks, as in a calendar: each takes the first track that is free.
+    All that overlap, directly or through others, have as many tracks as any moment of theirs needs.
+
+    Args:
+      start: integers, shape (things,).
+      end: integers, none before its start, shape (things,).
+
+    Returns:
+      Tracks, from 0, and numbers of tracks; both of shape (things,).
+    """
+    track, tracks = np.zeros((2, len(start)), np.int64)
+    running: list[tuple[int, int]] = []
+    free: list[int] = []
+    together: list[int] = []
+    used = 0
+    for i in np.lexsort((end, start)).tolist():
+        while running and running[0][0] <= start[i]:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        if not running:
+            tracks[together] = used
+            free, together, used = [], [], 0
+        if free:
+            track[i] = heapq.heappop(free)
+        else:
+            track[i], used = used, used + 1
+        together.append(i)
+        heapq.heappush(running, (int(end[i]), int(track[i])))
+    tracks[together] = used
+    return track, tracks
 
 
 def _title(timeline: TimedExchange, shown: list[int], chosen: bool) -> str:
