@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -24,8 +25,6 @@ void Check(const std::string& wrong) {
   if (!wrong.empty()) throw std::runtime_error(wrong);
 }
 
-std::string ToString(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
-
 nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std::string library,
                std::vector<std::string> nics, std::string transports) {
   TransportOptions options;
@@ -44,9 +43,17 @@ nb::bytes Open(int32_t process, int32_t processes, const nb::bytes& secret, std:
   return nb::bytes(addresses.data(), addresses.size());
 }
 
-void AddPeer(int32_t process, const nb::bytes& addresses) { Check(fastjax::AddPeer(process, ToString(addresses))); }
+std::shared_ptr<JobTransport> OpenTransport() {
+  auto transport = TheTransport();
+  Check(transport == nullptr ? "fastjax's network is not open in this process" : "");
+  return transport;
+}
 
-void PeerLost(int32_t process, const std::string& why) { Check(fastjax::PeerLost(process, why)); }
+void AddPeer(int32_t process, const nb::bytes& addresses) {
+  Check(OpenTransport()->AddPeer(process, {addresses.c_str(), addresses.size()}));
+}
+
+void PeerLost(int32_t process, const std::string& why) { OpenTransport()->PeerLost(process, why); }
 
 bool Close(double seconds) {
   constexpr double kLongest = 86400;
@@ -57,14 +64,14 @@ bool Close(double seconds) {
 
 nb::dict State() {
   TransportState state;
-  bool open = false;
+  const auto transport = TheTransport();
+  nb::dict dict;
+  dict["open"] = transport != nullptr;
+  if (transport == nullptr) return dict;
   {
     const nb::gil_scoped_release release;
-    open = StateOfTheTransport(&state);
+    state = transport->State();
   }
-  nb::dict dict;
-  dict["open"] = open;
-  if (!open) return dict;
   nb::list nics;
   for (const NicWorkerState& nic_worker : state.nic_workers)
     nics.append(nb::make_tuple(nic_worker.nic, nic_worker.transports));

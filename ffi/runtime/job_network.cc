@@ -8,8 +8,6 @@
 namespace fastjax {
 namespace {
 
-constexpr const char* kNotOpen = "fastjax's network is not open in this process";
-
 // Never destroyed: threads may outlive static destructors.
 struct Holder {
   std::mutex mutex;
@@ -22,25 +20,22 @@ Holder& GetHolder() {
   return *holder;
 }
 
-// Returns null in a child that was forked, since the transport belongs to its parent.
-std::shared_ptr<JobTransport> Get() {
+// Exit handlers run before the destructors of libraries that were loaded earlier, UCX's among them. The transport's
+// thread must have stopped before those.
+void StopAtExit() {
+  if (const auto transport = TheTransport()) transport->Halt();
+}
+
+}  // namespace
+
+std::shared_ptr<JobTransport> TheTransport() {
   Holder& holder = GetHolder();
   const std::lock_guard<std::mutex> lock(holder.mutex);
   return holder.owner == getpid() ? holder.transport : nullptr;
 }
 
-// Exit handlers run before the destructors of libraries that were loaded earlier, UCX's among them. The transport's
-// thread must have stopped before those.
-void StopAtExit() {
-  if (const auto transport = Get()) transport->Halt();
-}
-
-}  // namespace
-
-std::shared_ptr<Transport> TheTransport() { return Get(); }
-
 std::string OpenTheTransport(const TransportOpener& open, const TransportOptions& options, std::string* addresses) {
-  if (Get() != nullptr) return "fastjax's network is open already";
+  if (TheTransport() != nullptr) return "fastjax's network is open already";
   std::string wrong;
   std::shared_ptr<JobTransport> transport = open(options, &wrong);
   if (transport == nullptr) return wrong;
@@ -66,33 +61,14 @@ std::string OpenTheTransport(const TransportOpener& open, const TransportOptions
   return "fastjax's network is open already";
 }
 
-std::string AddPeer(int32_t process, const std::string& addresses) {
-  const auto transport = Get();
-  return transport == nullptr ? kNotOpen : transport->AddPeer(process, addresses);
-}
-
-std::string PeerLost(int32_t process, const std::string& why) {
-  const auto transport = Get();
-  if (transport == nullptr) return kNotOpen;
-  transport->PeerLost(process, why);
-  return "";
-}
-
 bool CloseTheTransport(std::chrono::milliseconds limit) {
-  const auto transport = Get();
+  const auto transport = TheTransport();
   if (transport == nullptr) return true;
   const bool closed = transport->Close(limit);
   Holder& holder = GetHolder();
   const std::lock_guard<std::mutex> lock(holder.mutex);
   if (holder.transport == transport) holder.transport = nullptr;
   return closed;
-}
-
-bool StateOfTheTransport(TransportState* state) {
-  const auto transport = Get();
-  if (transport == nullptr) return false;
-  *state = transport->State();
-  return true;
 }
 
 }  // namespace fastjax

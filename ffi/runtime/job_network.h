@@ -62,21 +62,15 @@ using TransportOpener =
 
 // All of these functions may be called from any thread.
 
-// Returns the transport, or null while none is open. Messages that arrive before it has a handler are kept.
-std::shared_ptr<Transport> TheTransport();
+// Returns the transport; null while none is open, and in a child that was forked, since it is the parent's. Messages
+// that arrive before it has a handler are kept.
+std::shared_ptr<JobTransport> TheTransport();
 
 // Opens the transport, and gives what other processes need to reach it. Returns what is wrong, or an empty string.
 std::string OpenTheTransport(const TransportOpener& open, const TransportOptions& options, std::string* addresses);
-// To be called when a process has joined, or was restarted, with these addresses. Returns what is wrong, or an empty
-// string.
-std::string AddPeer(int32_t process, const std::string& addresses);
-// To be called when a process is found to be gone for good by other means than the transport.
-std::string PeerLost(int32_t process, const std::string& why);
 // Sends what is in flight, for at most that long, and closes the transport. False if it had to give up; true if none is
 // open.
 bool CloseTheTransport(std::chrono::milliseconds limit);
-// Returns false if none is open.
-bool StateOfTheTransport(TransportState* state);
 
 }  // namespace fastjax
 

@@ -1,4 +1,4 @@
-// The one transport of a process: what is said to it, and what is said while there is none.
+// The one transport of a process.
 #include "runtime/job_network.h"
 
 #include <sys/wait.h>
@@ -15,16 +15,11 @@
 namespace fastjax::test {
 namespace {
 
-constexpr const char* kNotOpen = "fastjax's network is not open in this process";
 constexpr const char* kOpenAlready = "fastjax's network is open already";
 constexpr std::chrono::milliseconds kLimit{5};
 
 TEST(NoneIsOpen) {
-  TransportState state;
   CHECK(TheTransport() == nullptr);
-  CHECK(!StateOfTheTransport(&state));
-  CHECK_EQ(AddPeer(1, "there"), kNotOpen);
-  CHECK_EQ(PeerLost(1, "gone"), kNotOpen);
   CHECK(CloseTheTransport(kLimit));
 }
 
@@ -42,20 +37,11 @@ TEST(RefusedToOpen) {
 TEST(Open) {
   std::shared_ptr<DeadJobTransport> transport, second;
   std::string addresses;
-  TransportOptions options;
-  options.library = "libdead.so";
-  CHECK_EQ(OpenTheTransport(OpenDead(&transport), options, &addresses), "");
+  CHECK_EQ(OpenTheTransport(OpenDead(&transport), {}, &addresses), "");
   CHECK_EQ(addresses, "nowhere");
   CHECK(TheTransport() == transport);
-  TransportState state;
-  CHECK(StateOfTheTransport(&state));
-  CHECK_EQ(state.library, "libdead.so");
-  CHECK_EQ(OpenTheTransport(OpenDead(&second), options, &addresses), kOpenAlready);
+  CHECK_EQ(OpenTheTransport(OpenDead(&second), {}, &addresses), kOpenAlready);
   CHECK(second == nullptr);
-  CHECK_EQ(AddPeer(2, "there"), "");
-  CHECK_EQ(AddPeer(2, ""), "no addresses");
-  CHECK_EQ(PeerLost(2, "gone"), "");
-  CHECK(transport->told == std::vector<std::string>({"joined 2: there", "joined 2: ", "lost 2: gone"}));
 }
 
 // Somebody else opens one meanwhile: one of the two stays, and the other is closed.

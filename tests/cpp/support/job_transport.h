@@ -15,33 +15,22 @@ namespace fastjax::test {
 
 class DeadJobTransport final : public UnlinkedTransport<JobTransport> {
  public:
-  explicit DeadJobTransport(const TransportOptions& options)
-      : UnlinkedTransport(options.process, options.processes), library_(options.library) {}
+  explicit DeadJobTransport(const TransportOptions& options) : UnlinkedTransport(options.process, options.processes) {}
 
   const std::string& addresses() const override { return addresses_; }
-  std::string AddPeer(int32_t process, const std::string& addresses) override {
-    told.push_back("joined " + std::to_string(process) + ": " + addresses);
-    return addresses.empty() ? "no addresses" : "";
-  }
-  void PeerLost(int32_t process, const std::string& why) override {
-    told.push_back("lost " + std::to_string(process) + ": " + why);
-  }
+  std::string AddPeer(int32_t /*process*/, const std::string& /*addresses*/) override { return {}; }
+  void PeerLost(int32_t /*process*/, const std::string& /*why*/) override {}
   bool Close(std::chrono::milliseconds limit) override {
     told.push_back("close within " + std::to_string(limit.count()) + " ms");
     return closes;
   }
   void Halt() override {}
-  TransportState State() override {
-    TransportState state;
-    state.library = library_;
-    return state;
-  }
+  TransportState State() override { return {}; }
 
   std::vector<std::string> told;
   bool closes = true;
 
  private:
-  const std::string library_;
   const std::string addresses_ = "nowhere";
 };
 

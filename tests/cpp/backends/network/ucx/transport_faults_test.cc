@@ -87,7 +87,7 @@ void WriteText(int descriptor, const std::string& text) {
     _exit(1);
   const auto transport = TheTransport();
   WriteText(out, addresses);
-  if (!AddPeer(0, ReadText(in)).empty()) _exit(2);
+  if (!transport->AddPeer(0, ReadText(in)).empty()) _exit(2);
   // Not destroyed, as the transport's thread may still be at work when static destructors run.
   static auto& data = *new std::vector<std::byte>(kLarge, std::byte{5});
   static const auto& iovs = *new std::vector<Iov>(Whole(&data));
