@@ -135,7 +135,7 @@ pytest: $(STAMPS)/installed $(STAMPS)/test-tools ## The Python tests and noteboo
 OLDEST_JAX_ONLY := $(patsubst %,tests/%, \
   $(addsuffix /%,benchmarks chunking cli faults gpu optimal plot simulation support traffic) \
   examples/test_train_example.py test_measurement.py \
-  $(addprefix host/test_,auto.py bound.py make_plan_errors.py nics.py plan.py plan_files.py prices.py stage_tables.py) \
+  $(addprefix host/test_,auto.py bound.py make_plan_errors.py nics.py plan.py plan_copies.py prices.py stage_tables.py) \
   $(addprefix moe/test_moe_,errors.py packing.py processes.py rails.py room.py) \
   $(addprefix repository/test_,dist.py gpu_build.py gpu_code.py layers.py release.py several_hosts.py)) \
   $(addprefix notebooks/0,2_benchmark.ipynb 4_skew_and_schedules.ipynb 5_your_cluster.ipynb 6_how_it_works.ipynb)

@@ -101,6 +101,3 @@ def _options(environ: Mapping[str, str]) -> Section:
         "topology": f"{topology} (default; set with fastjax.options)",
         "statistics": f"{collected} ({source('FASTJAX_STATS')})",
     }
-
-
-__all__ = ["collect", "main"]

@@ -111,6 +111,3 @@ def _sections(found: Mapping[str, Any], asked: str) -> dict[str, text.Section]:
             "FAST's algbw": f"{rate['fast_algbw']}, of the mean device",
         },
     }
-
-
-__all__ = ["SCHEMA", "main", "record"]

@@ -235,14 +235,3 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
         backward=True,
     )
     return best.chunks
-
-
-__all__ = [
-    "ROUND_FACTOR",
-    "Arrangement",
-    "Options",
-    "arrange",
-    "balance_of",
-    "chunks_of",
-    "room_for",
-]

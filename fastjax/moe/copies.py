@@ -92,6 +92,3 @@ def plan_copies(levelled: Levelled | None, arrangement: Arrangement, token: Toke
     )
     sizes = offsets.send_sizes if token is None else after(offsets.send_sizes, token)
     return checkpoint.named(Copies(look_up(slots, me), group.plan(sizes), offsets, here))
-
-
-__all__ = ["Copies", "Params", "plan_copies"]

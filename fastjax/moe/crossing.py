@@ -186,6 +186,3 @@ def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.A
     there = jnp.where(of_choice(crossing.goes, server, 1), look_up(entries.reshape(-1), at), 0)
     exists = crossing.chosen < crossing.servers
     return jnp.where(exists, jnp.where(crossing.chosen == crossing.here, own, there), 0)
-
-
-__all__ = ["Crossed", "Returned", "weights_to_send"]

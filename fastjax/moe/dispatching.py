@@ -270,6 +270,3 @@ def _check_handle(handle: object) -> None:
         raise ArgumentError(
             f"handle must come from fastjax.moe.dispatch, got {type(handle).__name__}."
         )
-
-
-__all__ = ["Handle", "combine", "dispatch", "take_weights"]

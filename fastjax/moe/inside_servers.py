@@ -205,15 +205,3 @@ def _integer_sums(
     rows = rows if weights is None else rows * weights.astype(wide)
     rows, *_ = jax_compat.vary_together([rows, route.order], route.plan.axis_name)
     return route.by_choice(send(rows, route.back, None).rows()).sum(1)
-
-
-__all__ = [
-    "Copied",
-    "Summed",
-    "add_up",
-    "copied_type",
-    "return_values",
-    "send_weights",
-    "sum_types",
-    "weighted_cotangents",
-]

@@ -85,6 +85,3 @@ def of_server(levelled: Levelled, servers: Servers, server: jax.Array) -> Levell
         look_up(array.reshape(servers.count, servers.devices, -1), server) for array in levelled
     )
     return Levelled(jnp.where(slots < 0, -1, slots - server * servers.experts), rows)
-
-
-__all__ = ["Dealt", "Levelled", "deal", "level", "of_kept", "of_server"]

@@ -129,6 +129,3 @@ _apply.defvjp(_forward, _backward, symbolic_zeros=True)
 def is_moving(dtype: np.dtype, ct: Any) -> bool:
     """Whether there is a cotangent: zeros that JAX knows of, and those of integers, are none."""
     return jnp.issubdtype(dtype, jnp.inexact) and not isinstance(ct, SymbolicZero)
-
-
-__all__ = ["Arrays", "Begun", "Map", "apply", "begin", "is_moving", "start"]

@@ -344,6 +344,3 @@ def _backward(
     _, others, joined = types.split(values.params)
     params = joined(params_ct, [None] * len(others))
     return _Values(tuple(x_cts), tuple(weights_cts) or None, params)
-
-
-__all__ = ["run"]

@@ -292,17 +292,3 @@ def _numbers_of(
     chosen = look_up(crossing.chosen, token)
     there = of(look_up(number, token), chosen, crossing.server[:, None])
     return own.astype(number.dtype), there.astype(number.dtype)
-
-
-__all__ = [
-    "Deal",
-    "Planned",
-    "PlannedCrossing",
-    "Room",
-    "Routed",
-    "find_room",
-    "plan_crossing",
-    "route",
-    "sizes_to_plan",
-    "want_crossing",
-]

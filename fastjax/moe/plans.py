@@ -140,6 +140,3 @@ def _in_two_rounds(plan: Callable[[int, Token], Planned], chunks: int) -> list[P
 def _table(planned: Planned) -> jax.Array:
     way = planned.route if isinstance(planned, Routed) else planned.crossing
     return way.plan.table
-
-
-__all__ = ["Plans", "plan_dispatches"]

@@ -153,6 +153,3 @@ def _as_traced(values: Iterable[Any], atoms: Iterable[Any]) -> bool:
         jax_compat.vma(jax.typeof(value)) == jax_compat.vma(atom.aval)
         for value, atom in zip(values, atoms, strict=True)
     )
-
-
-__all__ = ["closed", "effects", "evaluated", "names_values", "opened"]

@@ -81,6 +81,3 @@ def _overlaps(left: jax.Array, right: jax.Array) -> jax.Array:
     ends = jnp.minimum(left_end[..., :, None], right_end[..., None, :])
     starts = jnp.maximum((left_end - left)[..., :, None], (right_end - right)[..., None, :])
     return jnp.maximum(ends - starts, 0)
-
-
-__all__ = ["quotas", "room", "rows_to_devices"]

@@ -160,6 +160,3 @@ def _refused(by_expert: routing.Sorted, whole: Arrangement) -> jax.Array:
     group = ExchangeGroup(axes, alone, PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes))
     sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, None)
     return after(by_expert.counts, group.plan(sizes, whole.experts.count).table)
-
-
-__all__ = ["gathered", "is_summed", "parts_of", "summed", "warn_of_copies"]

@@ -314,6 +314,3 @@ def _summed_backward(function: Callable[..., Any], operands: Any, ct: Any) -> An
 
 
 _summed.defvjp(_summed_forward, _summed_backward)
-
-
-__all__ = ["Computed", "First", "Rounds", "arrange_further", "further", "in_turn", "plan_first"]

@@ -202,6 +202,3 @@ class Servers:
         return np.maximum(np.rint(rail / rail.max(2, keepdims=True) * most), rail > 0).astype(
             np.int32
         )
-
-
-__all__ = ["ExchangeGroup", "Experts", "Servers"]

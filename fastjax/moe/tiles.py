@@ -331,6 +331,3 @@ class _Work(NamedTuple):
 
 def _bytes_of(arrays: Arrays) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arrays))
-
-
-__all__ = ["OfTile", "Params", "Runs", "lengths", "over_groups"]

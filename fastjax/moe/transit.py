@@ -73,6 +73,3 @@ def depart(
         return send(rows.astype(wire_dtype), leg, token)._replace(dtype=rows.dtype)
     packed, layout = wire.packed(rows, wire_dtype, beside)
     return Transit(send(packed, leg, token).flight, rows.dtype, layout)
-
-
-__all__ = ["Transit", "depart", "send"]

@@ -383,19 +383,3 @@ def _nothing(token: Token) -> None:
 
 def _none_of(rows: jax.Array) -> jax.Array:
     return jnp.zeros((len(rows), 0), jnp.float32)
-
-
-__all__ = [
-    "Experts",
-    "Kept",
-    "Params",
-    "Spread",
-    "Way",
-    "add_up",
-    "check_rows",
-    "factors_at_experts",
-    "finish_sums",
-    "one_chunk",
-    "start_sums",
-    "way_of",
-]

@@ -351,6 +351,3 @@ def _cut(
         experts = dataclasses.replace(experts, may_drop=False)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))
     return cut
-
-
-__all__ = ["LayerStats", "layer"]

@@ -199,16 +199,3 @@ def _values_of(words: jax.Array, dtype: np.dtype) -> jax.Array:
     if parts > 1:
         words = words.reshape(words.shape[0], words.shape[1] // parts, parts)
     return jax.lax.bitcast_convert_type(words, dtype)
-
-
-__all__ = [
-    "Layout",
-    "carrier",
-    "check",
-    "has_scales",
-    "layout",
-    "of_gradients",
-    "packed",
-    "row_bytes",
-    "unpacked",
-]

@@ -100,6 +100,3 @@ def _finish(resources: list[str], tops: list[float], right: float, ax: Axes) -> 
         handles=handles, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2,
         fontsize="small", borderaxespad=0.1,
     )  # fmt: skip
-
-
-__all__ = ["RESOURCE_NAMES", "in_words", "plot_layers"]

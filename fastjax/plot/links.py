@@ -68,15 +68,3 @@ def colours(timeline: TimedExchange, messages: np.ndarray, link: str) -> np.ndar
         return server_colours(timeline)[other]
     table = matplotlib().colors.to_rgba_array([PHASE_COLOURS[p] for p in range(4)])
     return table[messages["phase"]]
-
-
-__all__ = [
-    "LINK_NAMES",
-    "PHASE_COLOURS",
-    "PHASE_NAMES",
-    "colours",
-    "ends_of",
-    "has_server_colours",
-    "messages_of",
-    "server_colours",
-]

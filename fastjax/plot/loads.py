@@ -127,6 +127,3 @@ def _before_and_after(ax: Axes, before: Any, after: Any, servers: int) -> None:
     for edge in np.arange(1, servers) * (devices // servers) - 0.5:
         ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
     ax.set_xlim(-0.7, devices - 0.3)
-
-
-__all__ = ["draw_nics", "nic_seconds", "plot_loads"]

@@ -94,6 +94,3 @@ def _title(plan: Schedule) -> str:
         text += f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}, "
     text += f"{plan.predicted_time() * 1e6:.4g} µs predicted"
     return text + (f", {plan.predicted_time() / bound:.2f} x the lower bound" if bound else "")
-
-
-__all__ = ["draw_plan", "plot_plan"]

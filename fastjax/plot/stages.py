@@ -190,6 +190,3 @@ def draw_exchanged(plan: Schedule, ax: Axes) -> None:
     without_frame(ax, "bottom")
     ax.set_title("no scale-out: nothing crosses servers", fontsize="medium", loc="left")
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
-
-
-__all__ = ["Shares", "draw_exchanged", "draw_stages", "shares_of", "spans_of"]

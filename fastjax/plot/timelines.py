@@ -310,6 +310,3 @@ def _title(timeline: TimedExchange, shown: list[int], chosen: bool) -> str:
     if chosen and len(shown) < count:
         text += f"\nshown: {len(shown)} of {count} devices, the busiest of all servers in turn"
     return text
-
-
-__all__ = ["MOST_DEVICES", "busiest", "idle_spans", "plot_timeline"]

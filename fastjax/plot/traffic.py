@@ -42,6 +42,3 @@ def draw_traffic(plan: Schedule, ax: Axes) -> None:
     pairs = "devices" if by_device else "servers"
     ax.set_title(f"rows between {pairs}, {int(plan.traffic.sum())} in all", fontsize="medium")
     ax.figure.colorbar(image, cax=ax.inset_axes((1.03, 0.1, 0.035, 0.8)))
-
-
-__all__ = ["draw_traffic"]

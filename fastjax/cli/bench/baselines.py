@@ -97,6 +97,3 @@ class Copy:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
-
-
-__all__ = ["Copy", "all_gather", "dense"]

@@ -188,6 +188,3 @@ def _compared(median: float, medians: Mapping[str, float]) -> dict[str, float | 
 def count_wrong(record: Mapping[str, Any]) -> int:
     """Rows that any scheme got wrong."""
     return sum(entry["wrong"] or 0 for entry in record["schemes"])
-
-
-__all__ = ["count_wrong", "main", "parser", "run"]

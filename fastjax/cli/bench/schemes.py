@@ -119,15 +119,3 @@ def _planning_seconds(plan: fastjax.Plan, repetitions: int = 50) -> float:
         core.table(0)
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds))
-
-
-__all__ = [
-    "ALL_GATHER",
-    "COPY",
-    "DENSE",
-    "DENSE_WORST",
-    "Scheme",
-    "describe_plan",
-    "ours",
-    "today",
-]

@@ -119,6 +119,3 @@ _OF_EXCHANGES = f"""\
 median: planning included, output donated. algbw, busbw: GB/s as in nccl-tests. vs dense: time of
 {DENSE!r} ÷ this time. vs copy: this time ÷ that of {COPY!r}, the same bytes by numpy on all cores.
 wrong: rows that differ from the reference."""
-
-
-__all__ = ["as_text", "exchanges", "latency", "plans", "workload"]

@@ -75,6 +75,3 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
 def make_folder_of(path: Path) -> None:
     """For files that a command is told to write."""
     path.parent.mkdir(parents=True, exist_ok=True)
-
-
-__all__ = ["make_folder_of", "number", "parser", "run", "write_json"]

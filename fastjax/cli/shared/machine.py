@@ -66,6 +66,3 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-__all__ = ["machine", "running_ffi_version", "usable_cores", "versions"]

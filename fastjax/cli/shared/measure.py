@@ -73,6 +73,3 @@ def interleave(
                     time.sleep(SETTLE_SECONDS)
         progress((number + 1) / rounds)
     return seconds
-
-
-__all__ = ["interleave", "median", "seconds_of", "summary"]

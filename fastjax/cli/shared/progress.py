@@ -47,6 +47,3 @@ class Progress:
             sys.stderr.write(f"\r{line:<{len(self._last)}}" + "\r" * (not line))
             sys.stderr.flush()
             self._last = line
-
-
-__all__ = ["Progress"]

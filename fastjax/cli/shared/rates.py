@@ -82,6 +82,3 @@ def topology(options: argparse.Namespace, devices: int, servers: int) -> fastjax
     if (doubted := doubt(found)) is not None:
         raise OptionError(doubted)
     return found
-
-
-__all__ = ["RATES", "add_options", "preset_section", "topology"]

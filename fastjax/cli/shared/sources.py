@@ -191,17 +191,3 @@ def busiest(
     exchange = max(rows, key=lambda each: rows[each])
     of = f", the busiest of {len(rows)}" if len(rows) > 1 else ""
     return exchange, f"{options.file}, {exchange}{of}"
-
-
-__all__ = [
-    "BUSIEST",
-    "Source",
-    "add_options",
-    "as_given",
-    "busiest",
-    "check_experts",
-    "check_trace",
-    "load",
-    "number_of_servers",
-    "trace_records",
-]

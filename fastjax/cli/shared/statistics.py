@@ -90,13 +90,3 @@ def devices_in_words(devices: int, fabric: Mapping[str, Any]) -> str:
 def times(ratio: float | None, what: str) -> str:
     """A ratio in words."""
     return "nothing to compare" if ratio is None else f"{ratio:.3f} x {what}"
-
-
-__all__ = [
-    "bandwidths",
-    "devices_in_words",
-    "fabric_statistics",
-    "times",
-    "traffic_section",
-    "traffic_statistics",
-]

@@ -74,17 +74,3 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         padded = (f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True))
         lines.append("  ".join([f"  {first:<{widths[0]}}", *padded, last]))
     return lines
-
-
-__all__ = [
-    "Columns",
-    "Section",
-    "cells",
-    "microseconds",
-    "number",
-    "rate_text",
-    "seconds",
-    "sections",
-    "size",
-    "table",
-]

@@ -81,13 +81,3 @@ def wrong_rows(got: np.ndarray, want: np.ndarray) -> int:
     rows = got.shape[0]
     as_bytes = [np.ascontiguousarray(a).reshape(rows, -1).view(np.uint8) for a in (got, want)]
     return int((as_bytes[0] != as_bytes[1]).any(axis=1).sum())
-
-
-__all__ = [
-    "SKEWS",
-    "Skew",
-    "make_traffic",
-    "metadata",
-    "reference",
-    "wrong_rows",
-]

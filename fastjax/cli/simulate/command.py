@@ -171,6 +171,3 @@ def _save(path: Path, draw: Callable[[], Any]) -> None:
         draw().savefig(path)
     except ValueError as error:  # that is how matplotlib refuses types
         raise ArgumentError(f"{path}: {error}") from None
-
-
-__all__ = ["main"]

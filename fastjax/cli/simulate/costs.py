@@ -213,19 +213,3 @@ def assumptions(fabric: Mapping[str, Any], *, verbose: bool) -> text.Section:
     }
     behaves = Fabric(fabric["synchronization"], incast, fabric["oversubscription"])
     return found | {"fabric": str(behaves) if verbose else behaves.brief(), "measured": "nothing"}
-
-
-__all__ = [
-    "SCHEMA",
-    "Cost",
-    "assumptions",
-    "best_of",
-    "fabric_record",
-    "limited_by",
-    "limits",
-    "record",
-    "scheduler_name",
-    "simulate",
-    "table",
-    "today",
-]

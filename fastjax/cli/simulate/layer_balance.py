@@ -140,6 +140,3 @@ def table(record: Mapping[str, Any]) -> str:
     row = text.microseconds(record["row_us"])
     title = f"experts of {text.size(record['expert_bytes'])}, {row} a row"
     return text.table(title, _COLUMNS, record["ways"], _CAPTION)
-
-
-__all__ = ["break_even", "record", "table"]

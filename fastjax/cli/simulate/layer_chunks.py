@@ -181,15 +181,3 @@ def _of_default(best: LayerTimes, chosen: LayerTimes) -> str:
     way = "deduplicated" if chosen.deduplicated else "a row for each choice"
     named = f"{way}, {chosen.chunks} chunk{'s' * (chosen.chunks > 1)}"
     return f"For training, moe.layer takes by default: {named}{compared(more)}"
-
-
-__all__ = [
-    "Timed",
-    "best_of",
-    "expert_seconds",
-    "predicted",
-    "record",
-    "simulate",
-    "table",
-    "to_draw",
-]

@@ -118,6 +118,3 @@ def table(record: Mapping[str, Any], *, experts: bool) -> str:
     if count:
         caption += "\na step: forward and backward, without recomputation."
     return text.table("what it gains", columns, record["ways"], caption)
-
-
-__all__ = ["record", "table"]

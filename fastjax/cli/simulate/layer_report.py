@@ -142,15 +142,3 @@ def _of_default(work: Work, found: Sequence[Layer]) -> list[str]:
     does = "deduplicates" if taken else "does not deduplicate"
     told = compared(more, f": say deduplicate={not taken}")
     return [f"By default moe.dispatch {does} here{told}"]
-
-
-__all__ = [
-    "ALIKE",
-    "SCHEMA",
-    "compared",
-    "layer_section",
-    "record",
-    "simulate",
-    "table",
-    "way_name",
-]

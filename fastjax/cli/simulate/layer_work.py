@@ -257,6 +257,3 @@ def _busiest(choices: np.ndarray, num_experts: int) -> int:
     chosen = choices >= 0
     owners = choices[chosen] // (num_experts // len(choices))
     return max(int(chosen.sum((1, 2)).max()), int(np.bincount(owners, minlength=1).max()))
-
-
-__all__ = ["PLATFORM", "Work", "add_options", "asked", "load"]

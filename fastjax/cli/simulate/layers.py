@@ -184,6 +184,3 @@ def _way(plan: fastjax.Plan, bytes_: int, fabric: Fabric) -> Way:
     rows = np.where(moves["src"] != moves["dst"], moves["rows"], 0)
     out = moves["phase"] == SCALE_OUT
     return Way(seconds, int(rows[out].sum()) * bytes_, int(rows[~out].sum()) * bytes_)
-
-
-__all__ = ["Layer", "RowBytes", "Way", "each_choice", "forwarded", "once", "row_bytes"]

@@ -74,6 +74,3 @@ def _interleaved(counts: np.ndarray) -> np.ndarray:
     device = np.repeat(np.arange(len(counts)), counts)
     number = np.arange(len(device)) - np.repeat(np.cumsum(counts) - counts, counts)
     return device[np.argsort((number + 0.5) / counts[device], kind="stable")]
-
-
-__all__ = ["by_history", "dealt", "devices_of"]

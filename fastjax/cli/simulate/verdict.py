@@ -122,6 +122,3 @@ def _help(best: Cost, saved: dict[str, float]) -> list[str]:
     if useful and useless:
         words.append(f"What would save less than {_WORTH:.0%}: {'; '.join(useless)}.")
     return words
-
-
-__all__ = ["Case", "cases", "record", "try_cases"]
