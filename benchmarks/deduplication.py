@@ -19,7 +19,9 @@ import numpy as np
 import peers
 import records
 
-from fastjax.chunking import CANDIDATES, LayerTimes, deduplication, layer_time, schedule
+from fastjax.chunking import deduplication
+from fastjax.chunking.resources import schedule
+from fastjax.chunking.times import CANDIDATES, layer_time
 from fastjax.cli.simulate import layers
 from fastjax.simulation import INCAST, PRESETS, Fabric, simulate_transfers
 from fastjax.traffic import ROUTINGS, layer_traffic
@@ -92,7 +94,7 @@ class Problem:
         for choices in np.array_split(self.choices, chunks, axis=1):
             part = layer_traffic(choices, servers=n, num_experts=experts)
             parts.append(layers.once("auto", part, *fabric, self.size).parts(experts=0.0))
-        return LayerTimes.of(schedule(parts), chunks, deduplicated=True).total
+        return schedule(parts, deduplicated=True).total
 
     def default_chunks(self) -> int:
         """The cost model's best number of chunks, forward and with experts that do nothing."""

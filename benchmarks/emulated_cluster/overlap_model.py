@@ -4,7 +4,7 @@ import dataclasses
 
 import fastjax
 from emulated_cluster import layer_work
-from fastjax.chunking import BACKWARD
+from fastjax.chunking.times import BACKWARD
 from fastjax.simulation import LayerTimes, layer_time
 
 EXCHANGES, EXPERTS, CHOSEN = "exchanges alone", "experts alone", "chosen"

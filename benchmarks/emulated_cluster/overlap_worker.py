@@ -21,7 +21,7 @@ from emulated_cluster.layer_worker import Whole
 from emulated_cluster.overlap_model import CHOSEN, EXCHANGES, EXPERTS, LEVELLED, Model
 from emulated_cluster.timelines import Span, nearest, recorded
 from emulated_cluster.worker import Barrier, mesh_of_all, timed
-from fastjax.chunking import BACKWARD
+from fastjax.chunking.times import BACKWARD
 from fastjax.traced.after import after
 
 
