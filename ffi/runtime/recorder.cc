@@ -41,6 +41,10 @@ Recorder::Recorder(std::shared_ptr<const CallSite> site, SiteKind kind)
 Recorder::Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues)
     : Recorder(std::move(site), KindOf(options, queues)) {}
 
+Recorder::~Recorder() {
+  if (record_ != nullptr) Records::Get().Close(record_);
+}
+
 void Recorder::End(const Launch& launch, const Status& status, const LaunchSummary& summary) {
   if (!launch.recorded) return;
   const int64_t elapsed = NanosecondsSince(launch.start);
@@ -48,7 +52,8 @@ void Recorder::End(const Launch& launch, const Status& status, const LaunchSumma
 }
 
 void Recorder::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {
-  Records::Get().Update(number_, site_, kind_, [&](Statistics* statistics) {
+  std::call_once(opened_, [this] { record_ = Records::Get().Open(number_, site_, kind_); });
+  record_->Update([&](Statistics* statistics) {
     if (!status.ok()) {
       ++statistics->failures;
       return;

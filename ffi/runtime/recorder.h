@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
@@ -57,7 +59,7 @@ class Recorder {
   // Without a call site nothing is collected.
   Recorder(std::shared_ptr<const CallSite> site, SiteKind kind);
   Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
-  ~Recorder() { Records::Get().Close(number_); }
+  ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -68,8 +70,8 @@ class Recorder {
     launch.Restart();
     return launch;
   }
-  // To be called once for each launch that has begun, before its devices are told. Without memory for it, nothing is
-  // recorded.
+  // To be called once for each launch that has begun, before its devices are told. The first call allocates memory;
+  // without memory, nothing is recorded.
   void End(const Launch& launch, const Status& status, const LaunchSummary& summary);
   // Counts a launch that failed before it began.
   void Fail() { End(Begin(), Status::Internal(""), {}); }
@@ -80,6 +82,8 @@ class Recorder {
   const std::shared_ptr<const CallSite> site_;
   const SiteKind kind_;
   const int64_t number_;
+  std::once_flag opened_;
+  std::shared_ptr<Record> record_;
 };
 
 }  // namespace fastjax

@@ -1,6 +1,7 @@
 #include "runtime/statistics.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fastjax {
 
@@ -30,24 +31,49 @@ double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<in
   return total == 0 ? 1.0 : static_cast<double>(most) * ranks / static_cast<double>(total);
 }
 
+SiteReport Record::Report() const {
+  SiteReport report;
+  report.number = number_;
+  report.site = site_;
+  report.kind = kind_;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  report.statistics = statistics_;
+  return report;
+}
+
+Records& Records::Get() {
+  static auto& records = *new Records;
+  return records;
+}
+
 int64_t Records::NextNumber() {
   static std::atomic<int64_t> next{0};
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Records::Close(int64_t number) {
+std::shared_ptr<Record> Records::Open(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind) {
+  auto record = std::make_shared<Record>(number, std::move(site), kind);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto at = reports_.find(number);
-  if (at == reports_.end()) return;
-  at->second.active = false;
+  const auto before = std::upper_bound(records_.begin(), records_.end(), number,
+                                       [](int64_t at, const auto& other) { return at < other->number(); });
+  records_.insert(before, record);
+  return record;
+}
+
+void Records::Close(const std::shared_ptr<Record>& record) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  record->active_ = false;
   DropEnded(kMaxEnded);
 }
 
 std::vector<SiteReport> Records::Report() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SiteReport> reports;
-  for (const auto& [number, report] : reports_) {
-    if (report.statistics.exchanges + report.statistics.failures > 0) reports.push_back(report);
+  for (const auto& record : records_) {
+    SiteReport report = record->Report();
+    if (report.statistics.exchanges + report.statistics.failures == 0) continue;
+    report.active = record->active_;
+    reports.push_back(std::move(report));
   }
   return reports;
 }
@@ -55,19 +81,25 @@ std::vector<SiteReport> Records::Report() const {
 void Records::Reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
   DropEnded(0);
-  for (auto& [number, report] : reports_) report.statistics = Statistics();
+  for (const auto& record : records_) {
+    record->Update([](Statistics* statistics) { *statistics = Statistics(); });
+  }
 }
 
 void Records::DropEnded(size_t kept) {
-  auto ended = std::count_if(reports_.begin(), reports_.end(), [](const auto& each) { return !each.second.active; });
-  for (auto at = reports_.begin(); at != reports_.end() && ended > static_cast<int64_t>(kept);) {
-    if (at->second.active) {
-      ++at;
-    } else {
-      at = reports_.erase(at);
-      --ended;
-    }
+  auto ended = static_cast<size_t>(
+      std::count_if(records_.begin(), records_.end(), [](const auto& record) { return !record->active_; }));
+  const auto drop = [&](const auto& record) {
+    if (record->active_ || ended <= kept) return false;
+    --ended;
+    return true;
+  };
+  // The order of the calls matters to `drop`, which std::remove_if does not promise.
+  std::vector<std::shared_ptr<Record>> left;
+  for (auto& record : records_) {
+    if (!drop(record)) left.push_back(std::move(record));
   }
+  records_ = std::move(left);
 }
 
 }  // namespace fastjax

@@ -5,13 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "exchange/call_site.h"
-#include "runtime/process_state.h"
 
 namespace fastjax {
 
@@ -71,28 +70,46 @@ struct SiteReport {
   Statistics statistics;
 };
 
-// The statistics of all call sites of the process, and whether any are collected. Thread-safe.
+// The statistics of one call site.
+class Record {
+ public:
+  Record(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind)
+      : number_(number), site_(std::move(site)), kind_(kind) {}
+
+  template <typename Change>
+  void Update(Change change) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    change(&statistics_);
+  }
+  int64_t number() const { return number_; }
+  const CallSite& site() const { return *site_; }
+  SiteReport Report() const;
+
+ private:
+  friend class Records;
+
+  const int64_t number_;
+  const std::shared_ptr<const CallSite> site_;
+  const SiteKind kind_;
+  mutable std::mutex mutex_;
+  Statistics statistics_;
+  bool active_ = true;  // guarded by the mutex of all records
+};
+
+// All records of the process, and whether statistics are collected at all.
 class Records {
  public:
   // So many records of call sites whose executables are gone are kept: the newest.
   static constexpr size_t kMaxEnded = 256;
 
-  static Records& Get() { return ProcessState<Records>(); }
+  static Records& Get();
 
   static bool collecting() { return collecting_.load(std::memory_order_relaxed); }
   static void Collect(bool on) { collecting_.store(on, std::memory_order_relaxed); }
   static int64_t NextNumber();
 
-  // Calls change(Statistics*) with those of a call site, which is known from then on.
-  template <typename Change>
-  void Update(int64_t number, const std::shared_ptr<const CallSite>& site, SiteKind kind, Change change) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto [at, added] = reports_.try_emplace(number);
-    if (added) at->second = {number, site, kind, true, {}};
-    change(&at->second.statistics);
-  }
-  // To be called when the call site, known or not, is gone.
-  void Close(int64_t number);
+  std::shared_ptr<Record> Open(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind);
+  void Close(const std::shared_ptr<Record>& record);
   // Reports the call sites that have done something since the last Reset, in order of creation.
   std::vector<SiteReport> Report() const;
   void Reset();
@@ -103,7 +120,7 @@ class Records {
   void DropEnded(size_t kept);
 
   mutable std::mutex mutex_;
-  std::map<int64_t, SiteReport> reports_;  // by number
+  std::vector<std::shared_ptr<Record>> records_;  // by number
 };
 
 }  // namespace fastjax
