@@ -104,22 +104,22 @@ def simulate_flows(
     Raises:
       ArgumentError: a row comes twice, or not at all; or transfers wait for each other.
     """
-    try:
-        records, first, last, number = _core.simulate(
-            transfers.view(np.uint8),
-            topology.words,
-            row_bytes,
-            SYNCHRONIZATIONS.index(synchronization),
-            balance_first,
-            pieces,
-            oversubscription,
-            efficiencies,
-            whole_senders,
-            _RESOLUTION,
-            progress,
-        )
-    except ValueError as error:
-        raise ArgumentError(f"transfers: {error}.") from None
+    found = _core.simulate(
+        transfers.view(np.uint8),
+        topology.words,
+        row_bytes,
+        SYNCHRONIZATIONS.index(synchronization),
+        balance_first,
+        pieces,
+        oversubscription,
+        efficiencies,
+        whole_senders,
+        _RESOLUTION,
+        progress,
+    )
+    if isinstance(found, str):
+        raise ArgumentError(f"transfers: {found}.")
+    records, first, last, number = found
     messages = records.view(MESSAGE_DTYPE)
     if number >= 0:
         stuck = messages[number]

@@ -59,10 +59,16 @@ void Run(Simulator* simulator, const nb::object& progress) {
   }
 }
 
-nb::tuple Simulate(const Records& transfers, const TopologyWords& topology, int64_t row_bytes, int8_t synchronization,
-                   bool balance_first, int32_t pieces, double oversubscription, std::vector<double> efficiencies,
-                   bool whole_senders, double resolution, const nb::object& progress) {
-  Messages messages = simulator::GatherMessages(Unpack(transfers), pieces);
+nb::object Simulate(const Records& transfers, const TopologyWords& topology, int64_t row_bytes, int8_t synchronization,
+                    bool balance_first, int32_t pieces, double oversubscription, std::vector<double> efficiencies,
+                    bool whole_senders, double resolution, const nb::object& progress) {
+  const std::vector<Transfer> unpacked = Unpack(transfers);
+  Messages messages;
+  try {
+    messages = simulator::GatherMessages(unpacked, pieces);
+  } catch (const std::invalid_argument& refused) {
+    return nb::str(refused.what());
+  }
   const Fabric fabric{static_cast<Synchronization>(synchronization), balance_first, oversubscription,
                       std::move(efficiencies), whole_senders};
   Simulator simulator(simulator::Schedule(messages, ToTopology(topology), row_bytes, fabric), resolution);
@@ -87,7 +93,8 @@ void RegisterSimulation(nb::module_* module) {
       nb::arg("synchronization"), nb::arg("balance_first"), nb::arg("pieces"), nb::arg("oversubscription"),
       nb::arg("efficiencies"), nb::arg("whole_senders"), nb::arg("resolution"), nb::arg("progress").none(),
       "Simulates transfers flow by flow. What messages were and when, as packed records; the first and the last "
-      "of each transfer, or -1; and one that has not come, since it waits for itself by way of others, or -1.");
+      "of each transfer, or -1; and one that has not come, since it waits for itself by way of others, or -1. Or why "
+      "transfers are refused.");
 }
 
 }  // namespace fastjax::python

@@ -33,7 +33,8 @@ struct Program {
   // Links from this one to the one before `incast_end` have, with the worth of k senders on them, the k'th of
   // `efficiencies`, or the last, of their capacity; in between, what lies in between. They are no task's first link. A
   // task is worth one sender by the number of those that share its first link: a device that sends to four at once
-  // cannot flood any of them. Or each task is a whole sender.
+  // cannot flood any of them. Or each first link that tasks come from is a whole sender, however many
+  // share it.
   int32_t incast_begin = 0;
   int32_t incast_end = 0;
   std::vector<double> efficiencies;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace fastjax::simulator {
 
@@ -66,6 +67,7 @@ void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
 
 void Sharing::FindCapacities() {
   left_.resize(links_.size());
+  sent_to_.assign(links_.size(), -1);
   for (int32_t slot = 0; slot < static_cast<int32_t>(links_.size()); ++slot) {
     const int32_t link = links_[static_cast<size_t>(slot)];
     double& left = left_[static_cast<size_t>(slot)];
@@ -75,14 +77,17 @@ void Sharing::FindCapacities() {
 }
 
 // What those are worth whose tasks come to this link.
-double Sharing::Senders(int32_t slot) const {
+double Sharing::Senders(int32_t slot) {
   const auto begin = static_cast<size_t>(first_[static_cast<size_t>(slot)]);
   const auto end = static_cast<size_t>(first_[static_cast<size_t>(slot) + 1]);
-  if (program_->whole_senders) return static_cast<double>(end - begin);
   double senders = 0;
   for (size_t k = begin; k < end; ++k) {
     const auto sender = static_cast<size_t>(slots_[static_cast<size_t>(listed_[k])][0]);
-    senders += 1.0 / (first_[sender + 1] - first_[sender]);
+    if (!program_->whole_senders) {
+      senders += 1.0 / (first_[sender + 1] - first_[sender]);
+    } else if (std::exchange(sent_to_[sender], slot) != slot) {
+      ++senders;
+    }
   }
   return senders;
 }

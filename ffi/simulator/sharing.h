@@ -27,7 +27,7 @@ class Sharing {
   void NumberLinks(const std::vector<int32_t>& tasks);
   void ListTasksOfLinks(const std::vector<int32_t>& tasks);
   void FindCapacities();
-  double Senders(int32_t slot) const;
+  double Senders(int32_t slot);
   void Fill(const std::vector<int32_t>& tasks, int8_t priority, std::vector<double>* rates);
   void Settle(int32_t slot, double share, int8_t priority, std::vector<double>* rates);
   const Task& task(int32_t number) const { return program_->tasks[static_cast<size_t>(number)]; }
@@ -39,6 +39,7 @@ class Sharing {
   std::vector<int32_t> open_;     // tasks without a rate yet
   std::vector<int32_t> first_;    // where the slot's tasks begin in `listed_`
   std::vector<int32_t> listed_;   // positions in the list of tasks
+  std::vector<int32_t> sent_to_;  // the slot that a first link was last found to send to
   std::vector<int8_t> priority_;  // by position
   std::vector<std::array<int32_t, 3>> slots_;
   std::vector<bool> settled_;

@@ -44,6 +44,14 @@ def test_one_flow_takes_a_start_up_and_its_bytes():
     assert timeline.transfers["start"] == 0.5
 
 
+def test_a_sender_is_counted_once():
+    """However many messages it has, of stages that go side by side."""
+    halves = Incast("half", ((2, 0.5),), "made up", count="senders")
+    two = moves((SCALE_OUT, -1, 0, 1, 0, 1, 0, 4), (SCALE_OUT, 0, 0, 1, 0, 1, 4, 4))
+    timeline = simulate_transfers(two, fabric_of(2, 1), fabric=Fabric(incast=halves))
+    assert timeline.completion_time == pytest.approx(8)
+
+
 def test_efficiency_changes_with_the_logarithm_of_senders():
     model = Incast("some", ((4, 0.9), (16, 0.5)), "made up")
     shares = [model.efficiency(n) for n in (0, 1, 2, 4, 8, 16, 100)]
@@ -226,6 +234,12 @@ def test_progress_rises_to_one():
     assert len(shares) > 2
     assert shares == sorted(shares)
     assert shares[-1] == 1
+
+    def interrupt(_):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        simulate(plan, progress=interrupt)
 
 
 def test_presets():
