@@ -34,11 +34,13 @@ def _groups(backend: Backend, rng: np.random.Generator) -> list[Positions]:
 @check
 def groups_of_positions(backend: Backend, rng: np.random.Generator) -> None:
     """On each topology by some of the schedulers: compiling all for each takes long."""
+    topologies = backend.some_topologies()
+    some = len(topologies)
     for number, groups in enumerate(_groups(backend, rng)):
         options = [
             {"scheduler": scheduler, "topology": topology}
-            for shift, topology in enumerate(backend.some_topologies())
-            for scheduler in SCHEDULERS[(number + shift) % 3 :: 3]
+            for shift, topology in enumerate(topologies)
+            for scheduler in SCHEDULERS[(number + shift) % some :: some]
         ]
         cases = [drawn(rng, backend.size, groups=groups, **given) for given in ({}, *options)]
         carry_out(backend, cases)

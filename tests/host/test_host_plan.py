@@ -97,6 +97,21 @@ def test_few_matchings_that_are_hardly_longer_than_the_bound(servers, most, make
             assert bound <= weights.sum() <= 1.01 * bound
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_explanations_have_the_figures(scheduler):
+    matrix = traffic.pair_zipf(8, 4096)
+    plan = make_plan(matrix, Topology(4, 2), scheduler=scheduler)
+    first, second, *_ = text = plan.explain().splitlines()
+    assert first.startswith(plan.scheduler)
+    assert ("chosen by auto" in first) == (scheduler == "auto")
+    assert f"{plan.predicted_time() / plan.lower_bound():.3f} x the lower bound" in second
+    counted = f"{plan.num_stages} stages from {plan.num_matchings} matchings"
+    assert any(counted in line for line in text) == (len(plan.matchings[1]) > 0)
+    if scheduler == "auto":
+        (taken,) = [line for line in text if line.endswith("<- taken")]
+        assert taken.split()[0] == plan.scheduler
+
+
 def test_explanation_of_a_hot_nic():
     """Device 0 sends 90 of 120 rows that cross; its server's other NIC none."""
     matrix = np.zeros((4, 4), int)

@@ -18,6 +18,12 @@ def collecting():
         yield
 
 
+def test_a_summary_of_nothing_says_why(collecting):
+    nothing_yet = fastjax.stats_summary()
+    with fastjax.collect_stats(False):
+        assert "" != fastjax.stats_summary() != nothing_yet != ""
+
+
 WAYS = ("dispatch", "dispatch in servers", "combine in servers", "combine")
 
 

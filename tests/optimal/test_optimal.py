@@ -1,6 +1,7 @@
 """Solved stages against brute force."""
 
 import itertools
+import math
 import sys
 
 import numpy as np
@@ -60,9 +61,13 @@ def solved(rows, startup, seconds=60.0):
 
 
 @settings(deadline=None, max_examples=25)
-@given(matrices(servers=(2, 3), largest=9), st.sampled_from([0, 1, 5, 100]))
-def test_small_problems_are_solved(rows, startup):
-    stages, cost = solved(rows, startup)
+@given(
+    matrices(servers=(2, 3), largest=9),
+    st.sampled_from([0, 1, 5, 100]),
+    st.sampled_from([60.0, math.inf]),
+)
+def test_small_problems_are_solved(rows, startup, seconds):
+    stages, cost = solved(rows, startup, seconds)
     best = cheapest(rows, startup)
     # Lengths are whole rows; the permutations' are not.
     assert best * (1 - 1e-6) <= cost <= best * (1 + 1e-6) + len(stages.lengths)

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -93,6 +94,13 @@ def test_recorded_results_are_those_shown():
     assert len(pages) >= 4
     for path, text in pages.items():
         assert path.read_text() == text, path
+
+
+def test_recorded_results_are_right():
+    for path in ROOT.glob("benchmarks/results/*.json"):
+        record = json.loads(path.read_text())
+        if record["schema"] == "fastjax-bench-1":
+            assert not any(entry["wrong"] for entry in record["schemes"])
 
 
 @pytest.mark.parametrize("source", NOTEBOOKS, ids=relative)

@@ -139,6 +139,15 @@ def test_an_index_of_no_row(rng, indexed_as, wrong, reverse):
         text = rf"on device {device}, indices\[{at}\] = {wrong} is not one of the 7 rows"
         with pytest.raises(jax.errors.JaxRuntimeError, match=text):
             jax.block_until_ready(run(bad, *meta.arrays()))
+        for entry in np.ndindex(indices.shape):  # each of a slice is looked at, and no other
+            bad = indices.copy()
+            bad[entry] = wrong
+            past = entry[1] - meta.input_offsets[entry[0]]
+            if ((past >= 0) & (past < meta.send_sizes[entry[0]])).any():
+                with pytest.raises(jax.errors.JaxRuntimeError, match="is not one of the 7 rows"):
+                    jax.block_until_ready(run(bad, *meta.arrays()))
+            else:
+                jax.block_until_ready(run(bad, *meta.arrays()))
     else:
         got = np.asarray(run(bad, *meta.arrays()))
         if reverse:

@@ -29,6 +29,9 @@ def test_the_benchmark_has_the_traffic_of_its_records():
     traffic = workloads.make_traffic("expert-popularity", 8, 4096, seed=0)
     assert traffic.sum(axis=0).max() == 10255
     assert traffic.max() == 1327
+    pairs = workloads.make_traffic("pair-zipf", 8, 4096, seed=0)
+    assert pairs[0].tolist() == [481, 258, 322, 800, 220, 365, 191, 1279]
+    assert pairs.argmax() == 32
 
 
 @hypothesis.given(count=st.integers(1, 50), exponent=st.floats(0, 20))

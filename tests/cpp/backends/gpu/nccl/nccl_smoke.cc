@@ -51,16 +51,15 @@ using gpu_support::RandomBytes;
 class Progress {
  public:
   explicit Progress(std::chrono::seconds limit) : limit_(static_cast<unsigned>(limit.count())) {
-    std::signal(SIGALRM, [](int) {
-      constexpr char kWords[] = "nccl_smoke: FAILED: it has not ended within the limit\n";
-      std::_Exit(write(STDOUT_FILENO, kWords, sizeof(kWords) - 1) < 0 ? 2 : 1);
-    });
+    std::signal(SIGALRM, [](int) { std::_Exit(write(STDOUT_FILENO, late_.data(), late_.size()) < 0 ? 2 : 1); });
   }
   void Begin(std::string what) {
     std::printf("%s\n", what.c_str());
     std::fflush(stdout);
     what_ = std::move(what);
     ++steps_;
+    alarm(0);
+    late_ = "nccl_smoke: FAILED: " + what_ + ": it has not ended within " + std::to_string(limit_) + " s\n";
     alarm(limit_);
   }
   // Without destructors: what has failed may hold what they would wait for.
@@ -72,6 +71,8 @@ class Progress {
   int steps() const { return steps_; }
 
  private:
+  inline static std::string late_;  // said by the signal
+
   const unsigned limit_;
   std::string what_;
   int steps_ = 0;
