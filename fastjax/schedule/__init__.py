@@ -1,1 +1,1 @@
-"""What a plan says, to the modules that draw, explain, write or simulate one."""
+"""What a plan says, to the modules that draw, explain or simulate one."""
