@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def simulate_flows(
     Raises:
       ArgumentError: a row comes twice, or not at all; or transfers wait for each other.
     """
-    found = _core.simulate(
+    found: Any = _core.simulate(
         transfers.view(np.uint8),
         topology.words,
         row_bytes,
