@@ -48,7 +48,7 @@ def test_executables_without_a_fingerprint_start_alike() -> None:
 def test_addresses_of_python_objects_are_no_part_of_a_fingerprint() -> None:
     """JAX puts them into calls of custom_partitioning; they differ between processes."""
 
-    kept = []  # two live objects never share an address
+    kept = []  # two live objects never share an address, and a lowered program keeps its own alive
 
     def module(factor: float) -> tuple[str, Any]:
         times = custom_partitioning(lambda x: x * factor)
@@ -57,10 +57,10 @@ def test_addresses_of_python_objects_are_no_part_of_a_fingerprint() -> None:
             infer_sharding_from_operands=lambda *_: None,
             sharding_rule="i -> i",
         )
-        kept.append(times)
         mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
         sharded = jax.NamedSharding(mesh, jax.P("x"))
         lowered = jax.jit(lambda x: times(jnp.sin(x)), in_shardings=sharded).lower(np.ones(4))
+        kept.append(lowered)
         found = lowered.compiler_ir("stablehlo")
         text = str(found)
         named = modules.fingerprint(found)
