@@ -15,6 +15,8 @@ from fastjax.errors import ArgumentError
 from fastjax.moe.arrangement import Arrangement
 
 _CAPTURED = object()
+# They name an axis or are fastjax's, but wait for no other device.
+_ALONE = frozenset({"axis_index", "after"})
 
 
 def effects(program: ClosedJaxpr) -> set[Any]:
@@ -22,11 +24,10 @@ def effects(program: ClosedJaxpr) -> set[Any]:
 
     Those of fastjax have no effects that would name their axes, as JAX's collectives do: JAX never
     frees what an equation with effects takes from a trace of tangents, so each gradient would leak.
-    That a device asks where it is names an axis, too, but is none.
     """
     found: set[Any] = set()
     for equation, inner in _equations(program):
-        if not inner and equation.primitive.name != "axis_index":
+        if not inner and equation.primitive.name not in _ALONE:
             found |= equation.effects
             if jax_compat.is_ours(equation.primitive):
                 found.add(equation.primitive)

@@ -44,10 +44,16 @@ from spmd import mesh_of
 import fastjax
 from fastjax import Topology, handlers, moe
 from fastjax.errors import ArgumentError, FallbackWarning
+from fastjax.traced.after import after
 
 EACH, ONCE = {"deduplicate": False}, {"deduplicate": True}
 AT_ONCE = {"buffer_factor": float(DEVICES)}  # there is room for all, in one round
 LINES = {"topology": Topology(2, 2)}  # of the meshes of two lines, along "x"
+
+
+def experts_that_wait(rows, sizes, params):
+    """That waits for no other device, so there are rounds as of other experts."""
+    return all_experts(after(rows, sizes), sizes, params)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ LINES = {"topology": Topology(2, 2)}  # of the meshes of two lines, along "x"
         ONCE | {"chunks": 3, "alignment": 4},
         EACH | {"chunks": 2, "buffer_factor": 0.5},
         pytest.param(
-            ONCE | {"chunks": 2, "expert_fn": None, "grouped_fn": all_experts},
+            ONCE | {"chunks": 2, "expert_fn": None, "grouped_fn": experts_that_wait},
             marks=pytest.mark.sanitize,
         ),
         BALANCED | EACH,
