@@ -28,6 +28,8 @@ from fastjax import moe
 
 FACTORED = 8
 """Columns that experts multiply by their factors."""
+_SPARE = 1.25
+"""Room of a device, as a multiple of its rows: those of its chunks vary."""
 SCHEMES: dict[str, dict[str, Any]] = {
     "once": {"deduplicate": True},
     "each choice": {"deduplicate": False},
@@ -128,7 +130,7 @@ class Whole:
             num_experts=self.layer.experts,
             axis_name=AXIS,
             topology=self.topology,
-            buffer_factor=layer_work.room_factor(self.layer, self.layer.choices()),
+            buffer_factor=_SPARE * layer_work.room_factor(self.layer, self.layer.choices()),
             chunks=chunks,
             **{"balance": False} | options,
         )
