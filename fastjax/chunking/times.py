@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from fastjax.chunking import prices
 from fastjax.chunking.resources import LayerTimes, Parts, schedule
 from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
+from fastjax.traffic import checks
 
 CANDIDATES = (1, 2, 3, 4, 6, 8)
 """Numbers of chunks that are compared by default."""
@@ -139,13 +139,13 @@ def layer_time(
       OptionError: there is no such scheduler, or it needs NICs that have failed.
     """
     check_topology(topology)
-    tokens = _integer("tokens", tokens, 0, 2**31 - 1)
-    experts = _integer("num_experts", num_experts, 1, 2**31 - 1)
+    tokens = checks.integer("tokens", tokens, 0, 2**31 - 1)
+    experts = checks.integer("num_experts", num_experts, 1, 2**31 - 1)
     if experts % topology.num_devices:
         raise ArgumentError(
             f"num_experts must divide over the {topology.num_devices} devices, got {experts}."
         )
-    top_k = _integer("top_k", top_k, 1, experts)
+    top_k = checks.integer("top_k", top_k, 1, experts)
     check_row_bytes(row_bytes)
     if crossing_bytes is None:
         of_server = experts // topology.servers
@@ -169,10 +169,10 @@ def layer_time(
         bool(backward),
     )
     if chunks is None:
-        counts = {1, *(_integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
+        counts = {1, *(checks.integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
         counts = {c for c in counts if c == 1 or c <= tokens} if topology.servers > 1 else {1}
     else:
-        counts = {_integer("chunks", chunks, 1, min(_MOST_CHUNKS, max(1, tokens)))}
+        counts = {checks.integer("chunks", chunks, 1, min(_MOST_CHUNKS, max(1, tokens)))}
     ways = (False, True) if deduplicate is None else (bool(deduplicate),)
     if topology.servers == 1:
         ways = (False,)
@@ -189,16 +189,6 @@ def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
             return found
     near = [found for found in times if found.total <= least * (1 + _ALIKE)]
     return min(near, key=lambda found: found.chunks)
-
-
-def _integer(name: str, value: Any, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most:
-        raise ArgumentError(f"{name} must be an integer from {least} to {most}, got {value!r}.")
-    return number
 
 
 def _seconds(name: str, value: Any) -> float:

@@ -12,6 +12,7 @@ from fastjax.checks import check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
+from fastjax.traffic import checks
 
 Matchings = tuple[np.ndarray, np.ndarray]
 """Targets, int16, shape (matchings, servers), -1 for none; and weights, int64."""
@@ -75,26 +76,14 @@ def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> Matchings |
 
 def _checked_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
     """A copy of the traffic matrix, as int64, if it is one that the planner takes."""
+    of = f"a topology of {topology.servers} x {topology.devices_per_server} devices"
     try:
-        matrix = np.asarray(traffic)
-    except ValueError as error:
-        raise ArgumentError(f"traffic must be a matrix: {error}") from None
+        matrix = checks.matrix("traffic", traffic, topology.num_devices, of)
     except TypeError as error:  # a traced array
         raise ArgumentError(
             "traffic must be known when the plan is made; inside programs, plan with "
             f"fastjax.plan_ragged_all_to_all. {error}"
         ) from None
-    size = topology.num_devices
-    if matrix.shape != (size, size):
-        raise ArgumentError(
-            f"traffic must have shape ({size}, {size}) for a topology of {topology.servers} x "
-            f"{topology.devices_per_server} devices, got {matrix.shape}."
-        )
-    if not np.issubdtype(matrix.dtype, np.integer):
-        raise ArgumentError(f"traffic must be integers (rows), got {matrix.dtype}.")
-    if matrix.size and int(matrix.min()) < 0:
-        i, j = np.unravel_index(int(matrix.argmin()), matrix.shape)
-        raise ArgumentError(f"traffic must be 0 or more, got traffic[{i}, {j}] = {matrix[i, j]}.")
     # The planner adds entries up in int64.
     if int(matrix.max(initial=0)) > 2**62 // max(1, matrix.size):
         raise ArgumentError("traffic has more rows than int64 can add up.")

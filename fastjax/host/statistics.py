@@ -179,7 +179,7 @@ def stats_summary() -> str:
     return "No statistics are collected: set FASTJAX_STATS=1, or call fastjax.collect_stats()."
 
 
-def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[None]:
+def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[Any]:
     """Collects statistics from now on, or not, in all threads of this process.
 
     Nothing is traced or compiled anew. As a context manager, it goes back to what was before:
@@ -196,19 +196,10 @@ def collect_stats(on: bool = True) -> contextlib.AbstractContextManager[None]:
     """
     if not isinstance(on, bool):
         raise ArgumentError(f"on must be True or False, got {on!r}.")
-    before = _core.collecting()
+    undo = contextlib.ExitStack()
+    undo.callback(_core.collect, _core.collecting())
     _core.collect(on)
-    return _Switched(before)
-
-
-class _Switched(contextlib.AbstractContextManager[None]):
-    """Goes back to what was before; no decorator, since the switch has been made already."""
-
-    def __init__(self, before: bool) -> None:
-        self._before = before
-
-    def __exit__(self, *_: object) -> None:
-        _core.collect(self._before)
+    return undo
 
 
 def _site(report: dict[str, Any]) -> SiteStats:

@@ -30,12 +30,17 @@ def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     return float(value)
 
 
-def matrix(name: str, value: Any) -> np.ndarray:
-    """The value as an array; refuses what is not a square matrix of integers of 0 or more."""
+def matrix(name: str, value: Any, size: int | None = None, of: str = "") -> np.ndarray:
+    """The value as an array; refuses what is not a square matrix of integers of 0 or more.
+
+    Where it must have a size, errors say what that is the size of.
+    """
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ArgumentError(f"{name} must be a matrix: {error}") from None
+    if size is not None and array.shape != (size, size):
+        raise ArgumentError(f"{name} must have shape ({size}, {size}) for {of}, got {array.shape}.")
     if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size:
         raise ArgumentError(f"{name} must be a square matrix, got shape {array.shape}.")
     if not np.issubdtype(array.dtype, np.integer):

@@ -156,22 +156,22 @@ def test_a_chunk_has_a_least_size():
     ("changes", "message"),
     [
         ({"topology": 4}, "topology must be a fastjax.Topology"),
-        ({"tokens": -1}, "tokens must be an integer from 0"),
-        ({"tokens": 2.5}, "tokens must be an integer from 0"),
-        ({"top_k": 0}, "top_k must be an integer from 1 to 8"),
-        ({"top_k": 9}, "top_k must be an integer from 1 to 8"),
+        ({"tokens": -1}, "tokens must be an integer, from 0"),
+        ({"tokens": 2.5}, "tokens must be an integer, from 0"),
+        ({"top_k": 0}, "top_k must be an integer, from 1 to 8"),
+        ({"top_k": 9}, "top_k must be an integer, from 1 to 8"),
         ({"row_bytes": 0}, "row_bytes must be an integer from 1"),
         ({"crossing_bytes": 0}, "row_bytes must be an integer from 1"),
-        ({"num_experts": 0}, "num_experts must be an integer from 1"),
+        ({"num_experts": 0}, "num_experts must be an integer, from 1"),
         ({"num_experts": 6}, "num_experts must divide over the 4 devices, got 6"),
         ({"seconds_per_row": -1.0}, "seconds_per_row must be seconds from 0"),
         ({"seconds_per_row": float("nan")}, "seconds_per_row must be seconds from 0"),
         ({"seconds_per_row": "1"}, "seconds_per_row must be seconds from 0"),
         ({"seconds_per_row": 1e3}, "seconds_per_row must leave the 32000 rows"),
         ({"chunk_overhead": 1e6}, "chunk_overhead must be seconds from 0"),
-        ({"chunks": 0}, "chunks must be an integer from 1 to 256, got 0"),
-        ({"chunks": 257}, "chunks must be an integer from 1 to 256, got 257"),
-        ({"chunks": 5, "tokens": 4}, "chunks must be an integer from 1 to 4, got 5"),
+        ({"chunks": 0}, "chunks must be an integer, from 1 to 256; got 0"),
+        ({"chunks": 257}, "chunks must be an integer, from 1 to 256; got 257"),
+        ({"chunks": 5, "tokens": 4}, "chunks must be an integer, from 1 to 4; got 5"),
     ],
 )
 def test_what_is_wrong_is_said(changes, message):
@@ -181,7 +181,7 @@ def test_what_is_wrong_is_said(changes, message):
 
 
 def test_candidates_and_schedulers_are_checked():
-    with pytest.raises(ArgumentError, match="candidates must be an integer from 1 to 256, got 0"):
+    with pytest.raises(ArgumentError, match="candidates must be an integer, from 1 to 256; got 0"):
         layer_time(ROUND, **LAYER, seconds_per_row=1e-6, candidates=[0])
     with pytest.raises(OptionError, match="scheduler"):
         layer_time(ROUND, **LAYER, seconds_per_row=1e-6, scheduler="no such")
