@@ -13,7 +13,6 @@ DEFAULT_ROW_BYTES = 4096
 """Bytes of a row where nobody says: those of a token of 2,048 elements in bf16."""
 
 _TOO_MANY_DEVICES = 2**15
-_TOO_MANY_ROWS = 2**31
 
 
 def check_topology(topology: Any) -> None:
@@ -31,25 +30,3 @@ def check_row_bytes(row_bytes: Any) -> None:
     """Refuses sizes that no row has."""
     if not isinstance(row_bytes, (int, np.integer)) or not 1 <= row_bytes < 2**40:
         raise ArgumentError(f"row_bytes must be an integer from 1 to 2**40 - 1, got {row_bytes!r}.")
-
-
-def check_levelling(
-    shape: tuple[int, ...], *, servers: int, devices: int, copies: int, cost_rows: int
-) -> None:
-    """Refuses numbers by which rows of experts, of that shape, cannot be levelled."""
-    for name, value in {"servers": servers, "devices": devices, "copies": copies}.items():
-        if value < 1:
-            raise ArgumentError(f"{name} must be 1 or more, got {value!r}.")
-    if cost_rows < 0:
-        raise ArgumentError(f"cost_rows must be 0 or more, got {cost_rows!r}.")
-    if copies * cost_rows >= _TOO_MANY_ROWS:
-        raise ArgumentError(
-            f"copies * cost_rows must be less than 2**31, got copies={copies} and "
-            f"cost_rows={cost_rows}."
-        )
-    if len(shape) != 1:
-        raise ArgumentError(f"rows must have shape (experts,), got {shape}.")
-    if shape[0] == 0 or shape[0] % (servers * devices):
-        raise ArgumentError(
-            f"there must be a multiple of {servers * devices} experts, got {shape[0]}."
-        )

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from fastjax import _core
 from fastjax.chunking import popularity
-from fastjax.host.levelling import level
 from fastjax.topology import Topology
 
 LEAST_GAIN = 0.1
@@ -59,7 +59,7 @@ def cost_rows(topology: Topology, expert_bytes: int, seconds_per_row: float, cop
     (docs/how_to/balance_experts.md) has the busiest send half as many as there are devices. To
     count what is received only would take copies that cost more than they save.
 
-    At most as many as `host.levelling.level` takes for so many copies on a device.
+    At most as many as the planner takes for so many copies on a device.
     """
     most = _MOST_ROWS // copies
     sent = expert_bytes * max(1, topology.devices_per_server // 2)
@@ -86,15 +86,15 @@ class Levelling:
     platform: str
 
     def deal(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and rows of devices, given the rows of each expert: `host.levelling.level`."""
-        fabric, seconds = self.topology, self.seconds_per_row
-        return level(
-            rows,
-            servers=fabric.servers,
-            devices=fabric.devices_per_server,
-            copies=self.copies,
-            cost_rows=cost_rows(fabric, self.expert_bytes, seconds, self.copies),
-        )
+        """The slots and rows of `fastjax.traced.levelling.Levelled`, given the rows of each expert.
+
+        These are fewer than 2**31 together.
+        """
+        fabric = self.topology
+        cost = cost_rows(fabric, self.expert_bytes, self.seconds_per_row, self.copies)
+        shape = (fabric.servers, fabric.devices_per_server, self.copies, cost)
+        slots, dealt = _core.level_experts(np.ascontiguousarray(rows, np.int32), *shape)
+        return slots.reshape(fabric.num_devices, -1), dealt.reshape(fabric.num_devices, -1)
 
     def weights_seconds(self, slots: np.ndarray, experts: int) -> float:
         """How long weights travel: what the device takes that sends, or receives, most."""

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from fastjax import jax_compat
-from fastjax.checks import check_levelling
 from fastjax.errors import ArgumentError
 from fastjax.traced.contract import DEAL, LEVEL
 from fastjax.traced.integer_primitive import Shape, integer_primitive
@@ -67,7 +66,7 @@ def level(
     """
     params = {"servers": servers, "devices": devices, "copies": copies, "cost_rows": cost_rows}
     _check_int32("rows", rows)
-    check_levelling(rows.shape, **params)
+    _check(rows.shape, **params)
     return Levelled(*level_p.bind(rows, **params))
 
 
@@ -100,7 +99,7 @@ def deal(counts: jax.Array, levelled: Levelled, *, servers: int, devices: int) -
                 f"devices={devices}, got {value.shape}."
             )
     experts = counts.shape[1]
-    check_levelling((experts,), servers=servers, devices=devices, copies=copies, cost_rows=0)
+    _check((experts,), servers=servers, devices=devices, copies=copies, cost_rows=0)
     groups = experts // ranks + copies
     if levelled.rows.shape[1] != groups:
         raise ArgumentError(
@@ -109,6 +108,28 @@ def deal(counts: jax.Array, levelled: Levelled, *, servers: int, devices: int) -
         )
     values = jax_compat.vary_together([*operands.values()], ())
     return Dealt(*deal_p.bind(*values, servers=servers, devices=devices, copies=copies))
+
+
+def _check(
+    shape: tuple[int, ...], *, servers: int, devices: int, copies: int, cost_rows: int
+) -> None:
+    """Refuses numbers by which rows of experts, of that shape, cannot be levelled."""
+    for name, value in {"servers": servers, "devices": devices, "copies": copies}.items():
+        if value < 1:
+            raise ArgumentError(f"{name} must be 1 or more, got {value!r}.")
+    if cost_rows < 0:
+        raise ArgumentError(f"cost_rows must be 0 or more, got {cost_rows!r}.")
+    if copies * cost_rows >= 2**31:
+        raise ArgumentError(
+            f"copies * cost_rows must be less than 2**31, got copies={copies} and "
+            f"cost_rows={cost_rows}."
+        )
+    if len(shape) != 1:
+        raise ArgumentError(f"rows must have shape (experts,), got {shape}.")
+    if shape[0] == 0 or shape[0] % (servers * devices):
+        raise ArgumentError(
+            f"there must be a multiple of {servers * devices} experts, got {shape[0]}."
+        )
 
 
 def _check_int32(name: str, values: jax.Array) -> None:
