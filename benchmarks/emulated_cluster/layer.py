@@ -53,6 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             rounds=options.rounds,
             backward=options.backward,
         )
+    record["experts"] = "multiply a few columns of their rows"
     record["layers"] = [
         _summary(layer, fabric, [result[name] for result in results], options.backward)
         for name, layer in layers.items()
@@ -99,13 +100,13 @@ def page(record: dict[str, Any], title: str) -> str:
     fabric, options = record["fabric"], record["options"]
     way = "Dispatch, combine and their gradients" if options["backward"] else "Dispatch and combine"
     about = (
-        f"{way} of experts that take no time, in {fabric['servers']} servers of {fabric['rails']} "
-        f"devices with NICs of {fabric['rate'] / 1e6:g} Mbit/s, and a switch that queues "
-        f"{fabric['port_buffer'] / 1024:g} KiB for each and drops the rest; float32 rows of "
-        f"{options['row_bytes']} bytes. *limit*: one row for each token and other server that has "
-        "an expert of its, at the busiest server, over all its NICs at line rate. *sent ÷ load*: "
-        "bytes of all frames that NICs sent by those of these rows. Schemes run in turn, "
-        f"{options['rounds']} times each, in random order."
+        f"{way} of experts that {record.get('experts', 'do nothing')}, in {fabric['servers']} "
+        f"servers of {fabric['rails']} devices with NICs of {fabric['rate'] / 1e6:g} Mbit/s, and a "
+        f"switch that queues {fabric['port_buffer'] / 1024:g} KiB for each and drops the rest; "
+        f"float32 rows of {options['row_bytes']} bytes. *limit*: one row for each token and other "
+        "server that has an expert of its, at the busiest server, over all its NICs at line rate. "
+        "*sent ÷ load*: bytes of all frames that NICs sent by those of these rows. Schemes run in "
+        f"turn, {options['rounds']} times each, in random order."
     )
     header = ["layer", "limit s", "scheme", "median s", "min", "max", "÷ limit", "sent ÷ load"]
     header += ["wrong", "CPU"]

@@ -1,4 +1,4 @@
-"""The process of one server: a layer of experts that take no time, deduplicated and not.
+"""The process of one server: a layer of experts that hardly work, deduplicated and not.
 
 tests/support/multiprocess.py starts it in the server's namespace and calls `serve`.
 """
