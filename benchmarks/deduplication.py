@@ -19,11 +19,10 @@ import numpy as np
 import peers
 import records
 
-from fastjax.chunking import deduplication
+from fastjax.chunking import deduplication, prices
 from fastjax.chunking.resources import schedule
 from fastjax.chunking.times import CANDIDATES, layer_time
-from fastjax.cli.simulate import layers
-from fastjax.simulation import INCAST, PRESETS, Fabric, simulate_transfers
+from fastjax.simulation import INCAST, PRESETS, Fabric, layers, simulate_transfers
 from fastjax.traffic import ROUTINGS, layer_traffic
 
 SCHEMA = "fastjax-deduplication-3"
@@ -42,7 +41,7 @@ class Problem:
     """A model's layer on the fabric."""
 
     def __init__(self, key: Cell, tokens: int):
-        servers, self.tokens = key["servers"], tokens
+        servers = key["servers"]
         self.topology = PRESETS[PRESET].topology(servers)
         self.fabric = Fabric(incast=PRESETS[PRESET].incast)
         self.routing = ROUTINGS[key["model"]]
@@ -52,18 +51,20 @@ class Problem:
         experts = self.routing.num_experts
         self.traffic = layer_traffic(self.choices, servers=servers, num_experts=experts)
         assert self.routing.width is not None  # all of them have one
-        row = self.routing.width * ELEMENT_BYTES
-        self.size = layers.row_bytes(row, self.routing.top_k, experts // servers)
+        row, top_k = self.routing.width * ELEMENT_BYTES, self.routing.top_k
+        crossing = prices.crossing_row_bytes(row, top_k, experts // servers)
+        self.tokens = deduplication.Tokens(tokens, top_k, row, crossing)
 
-    def ours(self, *, once: bool) -> layers.Layer:
+    def ours(self, *, once: bool) -> float:
+        """Seconds that ours takes, all at once."""
         way = layers.once if once else layers.each_choice
-        return way("auto", self.traffic, self.topology, self.fabric, self.size)
+        parts = way("auto", self.traffic, self.topology, self.fabric, self.tokens)
+        return schedule([parts]).total
 
     def default(self) -> bool:
         """Whether `moe.dispatch` deduplicates if nobody says so."""
-        routing, size = self.routing, self.size
-        tokens = deduplication.Tokens(self.tokens, routing.top_k, size.row, size.crossing)
-        return deduplication.crosses_once(self.topology, routing.num_experts, tokens, "auto")
+        experts = self.routing.num_experts
+        return deduplication.crosses_once(self.topology, experts, self.tokens, "auto")
 
     def two_tier(self, *, once: bool) -> float:
         """Seconds that the peer takes, both ways; it plans nothing."""
@@ -71,10 +72,9 @@ class Problem:
         if once:
             there = peers.two_tier_once(self.choices, self.topology, self.routing.num_experts)
         back = peers.pxn(np.ascontiguousarray(there.T), self.topology)
-        crossing = self.size.crossing if once else self.size.row
-        return self.played(peers.two_tier(there, self.topology), crossing) + self.played(
-            back, self.size.row
-        )
+        row = self.tokens.row_bytes
+        crossing = self.tokens.crossing_bytes if once else row
+        return self.played(peers.two_tier(there, self.topology), crossing) + self.played(back, row)
 
     def bound(self, *, once: bool) -> float:
         """Seconds that the busiest server's NICs need at their full rate, both ways."""
@@ -83,7 +83,8 @@ class Problem:
         pairs = rows.reshape(n, m, n, m).sum((1, 3))
         np.fill_diagonal(pairs, 0)
         busiest = int(max(pairs.sum(0).max(), pairs.sum(1).max()))
-        size = self.size.row + (self.size.crossing if once else self.size.row)
+        row = self.tokens.row_bytes
+        size = row + (self.tokens.crossing_bytes if once else row)
         return busiest * size / (m * self.topology.scale_out_bandwidth)
 
     def in_chunks(self, chunks: int) -> float:
@@ -93,18 +94,17 @@ class Problem:
         parts = []
         for choices in np.array_split(self.choices, chunks, axis=1):
             part = layer_traffic(choices, servers=n, num_experts=experts)
-            parts.append(layers.once("auto", part, *fabric, self.size).parts(experts=0.0))
+            parts.append(layers.once("auto", part, *fabric, self.tokens))
         return schedule(parts, deduplicated=True).total
 
     def default_chunks(self) -> int:
         """The cost model's best number of chunks, forward and with experts that do nothing."""
-        routing, size = self.routing, self.size
         return layer_time(
             self.topology,
-            self.tokens,
-            routing.top_k,
-            size.row,
-            routing.num_experts,
+            self.tokens.count,
+            self.tokens.top_k,
+            self.tokens.row_bytes,
+            self.routing.num_experts,
             seconds_per_row=0.0,
             deduplicate=True,
             chunk_overhead=0.0,
@@ -121,7 +121,7 @@ def layer(key: Cell, tokens: int) -> Cell:
     problem = Problem(key, tokens)
     ways = {"each": False, "once": True}
     crossing = problem.traffic.crossing_per_token
-    seconds = {way: problem.ours(once=once).seconds for way, once in ways.items()}
+    seconds = {way: problem.ours(once=once) for way, once in ways.items()}
     seconds |= {f"two-tier {way}": problem.two_tier(once=once) for way, once in ways.items()}
     return key | {
         "crossing_per_token": {way: crossing(deduplicate=once) for way, once in ways.items()},

@@ -20,7 +20,7 @@ from workloads import TRACE, TRACE_DEVICES
 
 import fastjax
 from fastjax import moe, scheduling
-from fastjax.cli.shared.device_workload import start_backend
+from fastjax.cli.bench.device_workload import start_backend
 from fastjax.traffic import read_routing_trace
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

@@ -73,15 +73,21 @@ def check_scheduler(name: object, what: str) -> None:
         raise OptionError(f"{what} must be one of {', '.join(ALL)}; got {name!r}.")
 
 
+def fits(name: str, topology: Topology) -> bool:
+    """Whether a scheduler can plan there: not if it uses a NIC that has failed."""
+    apart = topology.servers > 1
+    return not (apart and topology.failed_nics and ALL[name].needs_own_nics)
+
+
 def check_scheduler_fits(name: str, topology: Topology) -> None:
     """Refuses schedulers that use every device's own NIC where one has failed."""
-    failed = topology.failed_nics
-    if failed and topology.servers > 1 and ALL[name].needs_own_nics:
+    if not fits(name, topology):
+        failed = topology.failed_nics[0]
         # Those that programs can have; the one that chooses comes last.
         able = [t for t in ALL.values() if not t.needs_own_nics and not t.solves]
         *others, last = (t.name for t in sorted(able, key=lambda traits: traits.chooses))
         raise OptionError(
             f"scheduler {name!r} sends rows over their device's own NIC, and that of device "
-            f"{failed[0]} has failed (nic_bandwidths[{failed[0]}] is 0); "
+            f"{failed} has failed (nic_bandwidths[{failed}] is 0); "
             f"{', '.join(map(repr, others))} and {last!r} go round it."
         )

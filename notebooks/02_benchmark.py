@@ -19,18 +19,22 @@
 # `benchmarks/results`.
 
 # %%
+import argparse
+
 import matplotlib.pyplot as plt
 import numpy as np
 
 import fastjax
 from fastjax.cli.bench import command as bench
 from fastjax.cli.bench import schemes
-from fastjax.cli.shared.device_workload import start_backend
+from fastjax.cli.bench.device_workload import start_backend
 
 SMALL = ["--rows", "512", "--rounds", "10", "--latency-rounds", "50"]
-options = bench.parser().parse_args(SMALL)
+parser = argparse.ArgumentParser()
+bench.add_options(parser)
+options = parser.parse_args(SMALL)
 start_backend(options.devices)
-record = bench.run(options)
+record = bench.measured(options)
 assert bench.count_wrong(record) == 0
 
 # %% [markdown]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 
@@ -15,16 +16,10 @@ from fastjax import _core, config, handlers, network
 from fastjax.cli.shared import machine, text
 from fastjax.cli.shared.text import Section
 
-TRANSPORTS = {
-    "in_process": "built: CPU devices of one process",
-    "network": "built: CPU devices of several processes, over UCX",
-}
 
-
-def main(_: Sequence[str] = ()) -> int:
-    """Shows the report; returns the exit status."""
+def run(_: argparse.Namespace) -> None:
+    """Shows the report."""
     sys.stdout.write(f"{text.sections(collect())}\n")
-    return 0
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
@@ -40,7 +35,6 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
             "extras": _extras(),
         },
         "devices": _devices(),
-        "transports": TRANSPORTS | _gpu_transports(),
         "platforms": _platforms(),
         "network": network.report(environ),
         "planning": {
@@ -51,21 +45,13 @@ def collect(environ: Mapping[str, str] = os.environ) -> dict[str, Section]:
     }
 
 
-def _gpu_transports() -> Section:
-    built = handlers.platforms_built()
-    no = "not built: fastjax's library for it is not installed"
-    return {
-        platform: f"built: {name} devices; experimental" if platform in built else no
-        for platform, name in (("cuda", "NVIDIA"), ("rocm", "AMD"))
-    }
-
-
 def _platforms() -> Section:
     """What runs the exchanges of programs for each platform."""
     found = {}
     for platform in ("cpu", "cuda", "rocm", "tpu"):
         why = handlers.unusable(platform)
-        found[platform] = f"jax.lax.ragged_all_to_all: {why}" if why else "fastjax"
+        experimental = ", experimental" * (platform in ("cuda", "rocm"))
+        found[platform] = f"jax.lax.ragged_all_to_all: {why}" if why else f"fastjax{experimental}"
     return found
 
 

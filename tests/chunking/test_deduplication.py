@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import fastjax
 from fastjax.chunking import deduplication, popularity, prices
-from fastjax.cli.simulate import layers
-from fastjax.simulation import PRESETS, Fabric
+from fastjax.chunking.resources import schedule
+from fastjax.simulation import PRESETS, Fabric, layers
 from fastjax.traffic import Routing, layer_traffic
 
 
@@ -54,12 +54,12 @@ def test_it_is_not_far_from_the_better_way(servers, top_k, exponent):
     topology, fabric = PRESETS["h200"].topology(servers), Fabric(incast=PRESETS["h200"].incast)
     choices = Routing(256, top_k).choices(8 * servers, 1024, exponent=exponent, seed=0)
     layer = layer_traffic(choices, servers=servers, num_experts=256)
-    size = layers.row_bytes(16384, top_k, 256 // servers)
+    size = prices.crossing_row_bytes(16384, top_k, 256 // servers)
+    tokens = deduplication.Tokens(1024, top_k, 16384, size)
     each, once = (
-        way("auto", layer, topology, fabric, size).seconds
+        schedule([way("auto", layer, topology, fabric, tokens)]).total
         for way in (layers.each_choice, layers.once)
     )
-    tokens = deduplication.Tokens(1024, top_k, size.row, size.crossing)
     taken = once if chosen_by_default(topology, tokens, 256) else each
     assert taken <= 1.08 * min(once, each)
 

@@ -1,12 +1,13 @@
-"""Running commands, and reading what they print."""
+"""Running commands, and what they find and print."""
 
 import itertools
-import json
 import re
 
 import numpy as np
 
-from fastjax.cli import main
+from fastjax import cli
+from fastjax.cli.shared import options
+from fastjax.cli.simulate import balance, command, exchange, layer
 from fastjax.traffic import RoutingRecord, write_routing_trace
 
 # Rates at which numbers are round, and nothing but bytes takes time.
@@ -16,17 +17,39 @@ PLAIN = (
 )
 
 
-def run_command(capsys, *arguments, command):
-    """What the command prints; texts among the arguments are several words."""
+def words_of(arguments):
+    """Texts among the arguments are several words."""
     words = [a.split() if isinstance(a, str) else [str(a)] for a in arguments]
-    assert main([command, *itertools.chain.from_iterable(words)]) == 0
+    return list(itertools.chain.from_iterable(words))
+
+
+def run_command(capsys, *arguments, command):
+    """What the command prints."""
+    assert cli.main([command, *words_of(arguments)]) == 0
     done = capsys.readouterr()
     assert done.err == ""
     return done.out
 
 
-def record(path):
-    return json.loads(path.read_text())
+def parsed(*arguments):
+    return cli._parser().parse_args(words_of(arguments))
+
+
+def simulated_exchange(*arguments):
+    """What `simulate` finds."""
+    given = parsed("simulate", *arguments)
+    source = options.load(given)
+    schedulers = command.schedulers_of(given, source.topology)
+    return exchange.simulate(source, command.fabric_of(given), schedulers)
+
+
+def simulated_layer(*arguments):
+    """What `simulate` finds: the layer, the ways to run it, and levelled if asked for."""
+    given = parsed("simulate", *arguments)
+    assert layer.is_asked_for(given)
+    work = layer.load(given, command.fabric_of(given))
+    ways = layer.simulate(work, command.schedulers_of(given, work.topology))
+    return work, ways, balance.simulate(work, ways) if work.copies else None
 
 
 def value(text, name):
@@ -48,7 +71,7 @@ def write_trace(folder):
 
 def says_what_is_wrong(capsys, *arguments, told):
     """The command ends with a message that matches, and shows nothing else."""
-    assert main([str(argument) for argument in arguments]) == 2
+    assert cli.main([str(argument) for argument in arguments]) == 2
     done = capsys.readouterr()
     assert done.out == ""
     assert re.search(told, done.err), done.err

@@ -8,74 +8,62 @@ import sys
 
 import numpy as np
 import pytest
-from commands import record, run_command, says_what_is_wrong, value, write_trace
+from commands import parsed, run_command, says_what_is_wrong, value, write_trace
 
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
 from fastjax.cli import plan as plan_command
-from fastjax.cli.shared import workloads
+from fastjax.cli.shared import options, statistics, workloads
 from fastjax.traffic import write_matrix
 
 run = functools.partial(run_command, command="plan")
 
 
 @pytest.mark.parametrize("name", workloads.SKEWS)
-def test_everything_that_can_be_generated(capsys, tmp_path, name):
-    path = tmp_path / "plan.json"
-    arguments = "--devices 6 --rows 99 --seed 5 --exponent 1.5 --servers 2 --scheduler direct"
-    run(capsys, "--generate", name, arguments, "--json", path)
-    options = {} if name == "uniform" else {"exponent": 1.5, "seed": 5}
-    make = getattr(traffic, name.replace("-", "_"))
-    matrix = make(6, 99, **options)
-    assert record(path)["traffic"]["max_device_rows"] == max(
-        matrix.sum(axis=0).max(), matrix.sum(axis=1).max()
-    )
-    assert record(path)["traffic"]["gini_pairs"] == pytest.approx(traffic.gini(matrix))
-    source = f"{name} --devices 6 --rows 99 --exponent 1.5 --seed 5"
-    assert record(path)["traffic"]["source"] == source
+def test_everything_that_can_be_generated(name):
+    arguments = "--devices 6 --rows 99 --seed 5 --exponent 1.5 --servers 2"
+    source = options.load(parsed("plan", "--generate", name, arguments))
+    skew = {} if name == "uniform" else {"exponent": 1.5, "seed": 5}
+    matrix = getattr(traffic, name.replace("-", "_"))(6, 99, **skew)
+    np.testing.assert_array_equal(source.matrix, matrix)
+    assert source.name == f"{name} --devices 6 --rows 99 --exponent 1.5 --seed 5"
+    assert (source.row_bytes, source.topology) == (4096, Topology(2, 3))
 
 
 def test_figures_of_a_plan_done_by_hand():
     """Two servers of two: device 0 keeps 4 rows, sends 2 to 1 and 6 to 3; device 2 sends 2 to 0."""
     matrix = np.array([[4, 2, 0, 6], [0, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]])
-    topology = Topology(
-        2,
-        2,
-        scale_up_bandwidth=1e6,
-        scale_out_bandwidth=1e5,
-        scale_up_latency=0,
-        scale_out_latency=0,
-    )
+    rates = {"scale_up_bandwidth": 1e6, "scale_out_bandwidth": 1e5}
+    topology = Topology(2, 2, **rates, scale_up_latency=0, scale_out_latency=0)
     plan = make_plan(matrix, topology, scheduler="fast", row_bytes=1000)
-    found = plan_command.record(plan, "here")
-    assert found["traffic"] == {
+    rows, made, time = plan_command.sections(plan, "here", "auto", {}).values()
+    assert rows == {
         "source": "here",
-        "devices": 4,
-        "rows": 14,
-        "row_bytes": 1000,
-        "bytes": 14000,
-        "max_device_rows": 12,
-        "device_skew": 12 / 3.5,
-        "server_skew": 6 / 4,
-        "gini_pairs": pytest.approx(traffic.gini(matrix)),
-        "gini_received": pytest.approx(traffic.gini([6, 2, 0, 6])),
-    }
-    rows = {
-        name: int(plan.transfers["rows"][plan.transfers["phase"] == phase].sum())
-        for phase, name in ((1, "balanced"), (2, "scale_out"), (3, "redistributed"))
+        "devices": "4 in 2 x 2, servers x devices of each",
+        "rows": "14 of 1000 B, 13.67 KiB in all",
+        "busiest device": "3.429 x the mean device",  # 12 of 3.5
+        "busiest server": "1.500 x the mean server, of rows between them",  # 6 of 4
+        "Gini coefficient": f"{traffic.gini(matrix):.3f} of pairs, "
+        f"{traffic.gini([6, 2, 0, 6]):.3f} of receivers",
     }
     # Half of the six rows leave by each NIC: three move to device 1, three arrive at device 2.
-    assert rows == {"balanced": 3 + 1, "scale_out": 8, "redistributed": 3 + 1}
-    for name, count in rows.items():
-        assert found["plan"][f"rows_{name}"] == count
-    assert found["plan"]["rows_local"] == 2
-    assert found["plan"]["rows_kept"] == 4
-    assert found["plan"]["table_bytes"] == plan.stage_table(0).nbytes
-    assert found["time"]["lower_bound_us"] == pytest.approx(3 * 1000 / 1e5 * 1e6)
-    seconds = plan.predicted_time()
-    assert found["time"]["algbw"] == pytest.approx(12 * 1000 / seconds / 1e9)
-    assert found["time"]["busbw"] == pytest.approx(12 * 1000 / seconds / 1e9 * 3 / 4)
-    assert found["time"]["fast_algbw"] == pytest.approx(14 * 1000 / 4 / seconds / 1e9)
+    assert made == {
+        "scheduler": "fast, chosen by auto",
+        "stages": f"{plan.num_stages}, different matchings: {plan.num_matchings}",
+        "rows moved inside": "4 to balance, 4 to redistribute, 2 local",
+        "rows moved between": "8; 4 stay on their device",
+        "stage table": f"{plan.stage_table(0).nbytes / 1024:.3f} KiB a device",
+    }
+    assert time["lower bound"] == "30000.0 µs"
+    assert time["predicted"].startswith(f"{plan.predicted_time() * 1e6:.1f} µs, ")
+
+
+def test_bandwidths_by_hand():
+    """The busiest of three devices receives 6 rows of 9, in half a second."""
+    matrix = np.array([[0, 4, 1], [0, 0, 2], [0, 2, 0]])
+    found = statistics.bandwidths(matrix, 10**9, 0.5)
+    assert found == pytest.approx({"algbw": 12, "busbw": 8, "fast_algbw": 6})
+    assert set(statistics.bandwidths(0 * matrix, 10**9, 0.5).values()) == {None}
 
 
 def test_matrix_file(capsys, tmp_path):
@@ -143,8 +131,7 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
         ("FILE --servers 2 --row-bytes 3", "column 1: 10 bytes are no whole number of rows of 3"),
         ("FILE --servers 2 --row-bytes 0", "row_bytes must be an integer"),
         ("FILE --servers 2 --scale-out-bandwidth 0", "scale_out_bandwidth must be bytes/s"),
-        ("FILE --servers 2 --draw plan.doc", r"plan\.doc: the name of a picture must end in"),
-        ("FILE --servers 2 --json FOLDER", "Is a directory"),
+        ("FILE --servers 2 --draw plan.doc", r"plan\.doc: "),
         ("none.txt --servers 2", "No such file or directory: 'none.txt'"),
         ("EMPTY --servers 2", "want a matrix of bytes"),
         ("TRACE --servers 1 --num-experts 2", "a trace needs --devices"),
@@ -173,20 +160,17 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, trace, arguments, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
     (tmp_path / "empty").write_text("")
-    names = {"FILE": "matrix", "EMPTY": "empty", "TRACE": str(trace), "FOLDER": str(tmp_path)}
+    names = {"FILE": "matrix", "EMPTY": "empty", "TRACE": str(trace)}
     given = (names.get(word, word) for word in arguments.split())
     says_what_is_wrong(capsys, "plan", *given, told=message)
 
 
-def test_rates_of_a_preset(capsys, tmp_path):
-    path = tmp_path / "plan.json"
+def test_rates_of_a_preset(capsys):
     arguments = "--generate uniform --devices 144 --preset gb200 --scale-out-latency 0.001"
-    out = run(capsys, arguments, "--json", path)
-    fabric = record(path)["fabric"]
-    assert (fabric["servers"], fabric["devices_per_server"]) == (2, 72)
-    assert (fabric["scale_up_bandwidth"], fabric["scale_out_latency"]) == (900e9, 1e-3)
-    assert fabric["preset"] == "gb200"
-    assert "guessed: " in value(out, "preset")
+    found = options.load(parsed("plan", arguments)).topology
+    assert (found.servers, found.devices_per_server) == (2, 72)
+    assert (found.scale_up_bandwidth, found.scale_out_latency) == (900e9, 1e-3)
+    assert "guessed: " in value(run(capsys, arguments), "preset")
 
 
 @pytest.mark.parametrize("command", ["plan", "simulate"])

@@ -86,8 +86,7 @@ PYTHON_WITH_JAX = [
         "swap",
         "traced",
     ),
-    *("cli.bench", "cli.environment"),
-    *("cli.shared.device_workload", "cli.shared.machine"),
+    *("cli.bench", "cli.environment", "cli.shared.machine"),
 ]
 # The only module that may import, or reach into, private parts of JAX.
 PYTHON_JAX_PRIVATE = "jax_compat"

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fastjax
-from fastjax.cli.shared.device_workload import AXIS, DeviceWorkload
-from fastjax.cli.shared.measure import interleave
+from fastjax.cli.bench.device_workload import AXIS, DeviceWorkload
+from fastjax.cli.bench.measure import interleave
 from fastjax.traced import contract
 
 EMPTY = "empty call"
@@ -20,11 +20,7 @@ EMPTY_SAME = "empty call, same arguments"
 
 
 def measure(
-    mesh: jax.sharding.Mesh,
-    servers: Sequence[int],
-    row_bytes: int,
-    dtype: jax.typing.DTypeLike,
-    rounds: int,
+    mesh: jax.sharding.Mesh, servers: Sequence[int], row_bytes: int, rounds: int
 ) -> dict[str, list[float]]:
     """Times an exchange of one row for each peer, planning included, under "auto".
 
@@ -32,7 +28,7 @@ def measure(
     arguments; and the exchange with a plan made beforehand.
     """
     devices = mesh.devices.size
-    workload = DeviceWorkload(mesh, np.ones((devices, devices), np.int64), row_bytes, dtype, seed=0)
+    workload = DeviceWorkload(mesh, np.ones((devices, devices), np.int64), row_bytes, seed=0)
     small = jax.device_put(
         jnp.zeros(devices, jnp.int32), jax.sharding.NamedSharding(mesh, jax.P(AXIS))
     )

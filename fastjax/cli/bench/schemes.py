@@ -13,7 +13,7 @@ import numpy as np
 import fastjax
 from fastjax import _core, scheduling
 from fastjax.cli.bench import baselines
-from fastjax.cli.shared.device_workload import AXIS
+from fastjax.cli.bench.device_workload import AXIS
 
 DENSE = "dense exact"
 DENSE_WORST = "dense worst"

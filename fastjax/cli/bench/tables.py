@@ -16,8 +16,7 @@ def as_text(record: dict[str, Any]) -> str:
     up, out = (record["fabric"][f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
     title = f"Plans, for {up:g} GB/s a device inside servers and {out:g} GB/s between them"
     parts = [_describe(record), table(title, _PLANS, _planned(record), _OF_PLANS)]
-    if record["latency"]:
-        parts.append(table("Latency", _LATENCY, record["latency"], _OF_LATENCY))
+    parts.append(table("Latency", _LATENCY, record["latency"], _OF_LATENCY))
     parts.append(table("Exchanges", _EXCHANGES, record["schemes"], _OF_EXCHANGES))
     return "\n\n".join(parts) + "\n"
 

@@ -1,49 +1,11 @@
-"""Statistics of traffic and of exchanges: as records have them, and for people."""
+"""Statistics of traffic and of exchanges, for people."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 import fastjax
 from fastjax.cli.shared import text
-from fastjax.cli.shared.rates import RATES
-
-
-def fabric_statistics(topology: fastjax.Topology) -> dict[str, Any]:
-    """What is known of a topology."""
-    names = ("servers", "devices_per_server", *RATES)
-    found = {name: getattr(topology, name) for name in names}
-    return found | {"failed_nics": list(topology.failed_nics)}
-
-
-def traffic_statistics(plan: fastjax.Plan, source: str) -> dict[str, Any]:
-    """What is known of a plan's traffic, which is from there."""
-    traffic, topology = plan.traffic, plan.topology
-    sent, received = traffic.sum(axis=1), traffic.sum(axis=0)
-    shape = (topology.servers, topology.devices_per_server) * 2
-    between = traffic.reshape(shape).sum(axis=(1, 3))
-    np.fill_diagonal(between, 0)
-    return {
-        "source": source,
-        "devices": topology.num_devices,
-        "rows": int(traffic.sum()),
-        "row_bytes": plan.row_bytes,
-        "bytes": int(traffic.sum()) * plan.row_bytes,
-        "max_device_rows": int(max(sent.max(), received.max())),
-        "device_skew": _skew(sent, received),
-        "server_skew": _skew(between.sum(axis=1), between.sum(axis=0)),
-        "gini_pairs": fastjax.traffic.gini(traffic),
-        "gini_received": fastjax.traffic.gini(received),
-    }
-
-
-def _skew(sent: np.ndarray, received: np.ndarray) -> float | None:
-    """The busiest one's rows, sent or received, by the mean; None where there are none."""
-    mean = float(sent.mean())
-    return float(max(sent.max(), received.max())) / mean if mean else None
 
 
 def bandwidths(traffic: np.ndarray, row_bytes: int, seconds: float) -> dict[str, float | None]:
@@ -65,26 +27,37 @@ def bandwidths(traffic: np.ndarray, row_bytes: int, seconds: float) -> dict[str,
     }
 
 
-def traffic_section(traffic: Mapping[str, Any], fabric: Mapping[str, Any]) -> text.Section:
-    """`traffic_statistics` for people, with the servers and failed NICs of `fabric_statistics`."""
-    failed = ", ".join(map(str, fabric["failed_nics"]))
+def traffic_section(plan: fastjax.Plan, source: str) -> text.Section:
+    """A plan's traffic, which is from there."""
+    traffic, topology = plan.traffic, plan.topology
+    sent, received, rows = traffic.sum(axis=1), traffic.sum(axis=0), int(traffic.sum())
+    shape = (topology.servers, topology.devices_per_server) * 2
+    between = traffic.reshape(shape).sum(axis=(1, 3))
+    np.fill_diagonal(between, 0)
+    server_skew = _skew(between.sum(axis=1), between.sum(axis=0))
+    pairs, receivers = fastjax.traffic.gini(traffic), fastjax.traffic.gini(received)
+    failed = ", ".join(map(str, topology.failed_nics))
     return {
-        "source": traffic["source"],
-        "devices": devices_in_words(traffic["devices"], fabric),
+        "source": source,
+        "devices": devices_in_words(topology),
         **({"failed NICs": f"of devices {failed}"} if failed else {}),
-        "rows": f"{traffic['rows']} of {text.size(traffic['row_bytes'])}, "
-        f"{text.size(traffic['bytes'])} in all",
-        "busiest device": times(traffic["device_skew"], "the mean device"),
-        "busiest server": times(traffic["server_skew"], "the mean server, of rows between them"),
-        "Gini coefficient": f"{traffic['gini_pairs']:.3f} of pairs, "
-        f"{traffic['gini_received']:.3f} of receivers",
+        "rows": f"{rows} of {text.size(plan.row_bytes)}, {text.size(rows * plan.row_bytes)} in all",
+        "busiest device": times(_skew(sent, received), "the mean device"),
+        "busiest server": times(server_skew, "the mean server, of rows between them"),
+        "Gini coefficient": f"{pairs:.3f} of pairs, {receivers:.3f} of receivers",
     }
 
 
-def devices_in_words(devices: int, fabric: Mapping[str, Any]) -> str:
+def _skew(sent: np.ndarray, received: np.ndarray) -> float | None:
+    """The busiest one's rows, sent or received, by the mean; None where there are none."""
+    mean = float(sent.mean())
+    return float(max(sent.max(), received.max())) / mean if mean else None
+
+
+def devices_in_words(topology: fastjax.Topology) -> str:
     """How they are split into servers."""
-    split = f"{fabric['servers']} x {fabric['devices_per_server']}"
-    return f"{devices} in {split}, servers x devices of each"
+    split = f"{topology.servers} x {topology.devices_per_server}"
+    return f"{topology.num_devices} in {split}, servers x devices of each"
 
 
 def times(ratio: float | None, what: str) -> str:

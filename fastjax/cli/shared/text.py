@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Section = dict[str, str]
-Columns = Mapping[str, Callable[[Any], str]]
+Columns = dict[str, Callable[[Any], str]]
 """What a table shows of each of its entries, by the heads of its columns."""
 
 
@@ -26,23 +26,9 @@ def seconds(time: float) -> str:
     return f"{time * 1e6:.4g} µs"
 
 
-def microseconds(time: float) -> str:
-    """The same of µs, in which records are."""
-    return seconds(time * 1e-6)
-
-
 def number(value: float | None, digits: int = 3) -> str:
     """A number with so many decimals, or a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def rate_text(name: str, rate: float) -> str:
-    """A rate with its unit, which its name tells."""
-    if name.endswith("bandwidth"):
-        return f"{rate / 1e9:.3g} GB/s"
-    if name.endswith(("latency", "overhead")):
-        return f"{rate * 1e6:.3g} µs"
-    return f"{rate:.3g}"
 
 
 def sections(found: Mapping[str, Section]) -> str:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import PLAIN, record, run_command, says_what_is_wrong
+from commands import PLAIN, run_command, says_what_is_wrong, simulated_exchange
 
 import fastjax
 from fastjax import Topology, make_plan, traffic
+from fastjax.cli.simulate import exchange
 from fastjax.simulation import PRESETS, Timeline
 from fastjax.traffic import write_matrix
 
@@ -17,38 +18,32 @@ run = functools.partial(run_command, command="simulate")
 ROOT = Path(__file__).parents[3]
 
 
-def test_one_flow_done_by_hand(capsys, tmp_path):
+def test_one_flow_done_by_hand(tmp_path):
     """1000 rows of 1000 bytes over a NIC of 1e8 bytes/s take 10 ms."""
-    path = tmp_path / "costs.json"
     matrix = np.zeros((2, 2), int)
     matrix[0, 1] = 1000
     write_matrix(tmp_path / "matrix", matrix, row_bytes=1000)
-    run(capsys, tmp_path / "matrix", "--servers 2 --schedulers direct", PLAIN, "--json", path)
-    (entry,) = record(path)["schedulers"]
-    planning = entry["planning_us"]
-    assert entry["time_us"] == pytest.approx(10_000)
-    assert entry["by_bound"] == pytest.approx(1)
-    assert entry["algbw"] == pytest.approx(1e6 / (1e-2 + planning / 1e6) / 1e9)
-    assert entry["fast_algbw"] == pytest.approx(entry["algbw"] / 2)
-    assert entry["limits_us"]["busy"] == pytest.approx(10_000)
-    saved = record(path)["what_would_save"]
-    assert saved == {
-        "NICs twice as fast": pytest.approx(5_000 / (10_000 + planning)),
+    found = simulated_exchange(tmp_path / "matrix", "--servers 2 --schedulers direct", PLAIN)
+    (cost,) = found.each
+    planning = cost.plan.planning_time()
+    assert cost.timeline.completion_time == pytest.approx(10e-3)
+    assert cost.timeline.lower_bound == pytest.approx(10e-3)
+    assert cost.seconds == pytest.approx(10e-3 + planning)
+    assert exchange.limits(cost.timeline)["busy"] == pytest.approx(10e-3)
+    assert found.saved == {
+        "NICs twice as fast": pytest.approx(5e-3 / (10e-3 + planning)),
         "exchanges 4 times as large, per byte": pytest.approx(
-            1 - (40_000 + planning) / 4 / (10_000 + planning)
+            1 - (40e-3 + planning) / 4 / (10e-3 + planning)
         ),
     }
-    assert record(path)["today_us"] == pytest.approx(10_000)
+    assert found.today == pytest.approx(10e-3)
 
 
-def test_rates_in_place_of_the_preset_s(capsys, tmp_path):
-    path = tmp_path / "costs.json"
-    run(
-        capsys,
+def test_rates_in_place_of_the_preset_s():
+    found = simulated_exchange(
         "--generate expert-popularity --devices 8 --rows 900 --preset mi300x --servers 4",
         "--scale-out-bandwidth 2e9 --scale-out-latency 0.001 --incast infiniband",
-        "--synchronization barrier --oversubscription 2 --schedulers spreadout --json",
-        path,
+        "--synchronization barrier --oversubscription 2 --schedulers spreadout",
     )
     rates = PRESETS["mi300x"].rates | {"scale_out_bandwidth": 2e9, "scale_out_latency": 1e-3}
     matrix = traffic.expert_popularity(8, 900)
@@ -56,75 +51,65 @@ def test_rates_in_place_of_the_preset_s(capsys, tmp_path):
     timeline = fastjax.simulate(
         plan, synchronization="barrier", incast="infiniband", oversubscription=2
     )
-    (entry,) = record(path)["schedulers"]
-    assert entry["time_us"] == pytest.approx(timeline.completion_time * 1e6)
-    fabric = record(path)["fabric"]
-    assert fabric["preset"] == "mi300x"
-    assert fabric["scale_up_bandwidth"] == 448e9
-    assert fabric["scale_out_bandwidth"] == 2e9
-    assert fabric["incast"]["name"] == "infiniband"
+    (cost,) = found.each
+    assert cost.plan.topology == plan.topology
+    assert cost.timeline.fabric == timeline.fabric
+    assert cost.timeline.completion_time == timeline.completion_time
 
 
-def test_incast_and_its_cure_by_hand(capsys, tmp_path):
+def test_incast_and_its_cure_by_hand(tmp_path):
     """32 devices send to one at once, which gets 60 % of its NIC's rate until they end together."""
-    path = tmp_path / "costs.json"
     matrix = np.zeros((33, 33), int)
     matrix[:32, 32] = 1000
     write_matrix(tmp_path / "matrix", matrix, row_bytes=1000)
-    run(
-        capsys, tmp_path / "matrix", "--servers 33 --schedulers direct --incast roce", PLAIN,
-        "--json", path,
-    )  # fmt: skip
-    (entry,) = record(path)["schedulers"]
+    options = "--servers 33 --schedulers direct --incast roce"
+    found = simulated_exchange(tmp_path / "matrix", options, PLAIN)
+    (cost,) = found.each
     bytes_at_rate = 32e6 / 1e8
-    assert entry["time_us"] == pytest.approx(bytes_at_rate / 0.6 * 1e6)
-    total = bytes_at_rate / 0.6 + entry["planning_us"] / 1e6
-    saved = record(path)["what_would_save"]["no loss where senders meet"]
-    assert saved == pytest.approx(bytes_at_rate * (1 / 0.6 - 1) / total)
+    assert cost.timeline.completion_time == pytest.approx(bytes_at_rate / 0.6)
+    saved = found.saved["no loss where senders meet"]
+    assert saved == pytest.approx(bytes_at_rate * (1 / 0.6 - 1) / cost.seconds)
 
 
-def test_a_narrow_core_by_hand(capsys, tmp_path):
+def test_a_narrow_core_by_hand():
     """Each NIC sends 500 rows, 5 ms at its rate, and the core carries an eighth of them all."""
-    path = tmp_path / "costs.json"
     arguments = "--generate uniform --devices 4 --rows 1000 --servers 2 --schedulers direct"
-    run(capsys, arguments, PLAIN, "--oversubscription 8 --json", path)
-    (entry,) = record(path)["schedulers"]
-    assert entry["limits_us"]["core"] == pytest.approx(40_000)
-    assert entry["time_us"] == pytest.approx(40_000)
-    assert sum(entry["limits_us"].values()) == pytest.approx(entry["time_with_planning_us"])
-    assert record(path)["what_would_save"]["a core that is never short"] > 0.5
+    found = simulated_exchange(arguments, PLAIN, "--oversubscription 8")
+    (cost,) = found.each
+    limits = exchange.limits(cost.timeline)
+    assert limits["core"] == pytest.approx(40e-3)
+    assert cost.timeline.completion_time == pytest.approx(40e-3)
+    assert sum(limits.values()) == pytest.approx(cost.seconds)
+    assert found.saved["a core that is never short"] > 0.5
 
 
-def test_failed_nics(capsys, tmp_path):
-    path = tmp_path / "costs.json"
-    arguments = "--generate uniform --devices 8 --rows 800 --servers 2 --oversubscription 3 --json"
-    run(capsys, arguments, path, "--failed-nics 1 6", PLAIN)
-    found = record(path)
-    assert found["today_us"] is None
-    tried = {entry["asked"] for entry in found["schedulers"]}
+def test_failed_nics():
+    arguments = "--generate uniform --devices 8 --rows 800 --servers 2 --oversubscription 3"
+    found = simulated_exchange(arguments, "--failed-nics 1 6", PLAIN)
+    assert found.today is None
+    tried = {cost.asked for cost in found.each}
     assert tried >= {"fast", "rails", "auto"}
     assert not tried & {"spreadout", "direct", "optimal"}
     # 1600 rows leave each server, and six NICs of 1e5 rows/s share a third of their rate.
-    assert found["schedulers"][0]["limits_us"]["core"] == pytest.approx(3200 / 2e5 * 1e6)
-    assert found["what_would_save"]["NICs twice as fast"] > 0.4
+    assert exchange.limits(found.each[0].timeline)["core"] == pytest.approx(3200 / 2e5)
+    assert found.saved["NICs twice as fast"] > 0.4
 
 
 def test_the_picture_is_of_the_best(capsys, monkeypatch, tmp_path):
     drawn, plot = [], Timeline.plot
     monkeypatch.setattr(Timeline, "plot", lambda self: drawn.append(self) or plot(self))
-    picture, path = tmp_path / "new/a.svg", tmp_path / "newest/costs.json"
+    picture = tmp_path / "new/a.svg"
     matrix = np.zeros((4, 4), int)
     matrix[0, 3] = 4000
     write_matrix(tmp_path / "matrix", matrix, row_bytes=4096)
-    arguments = "--row-bytes 4096 --servers 2 --schedulers direct"
-    run(capsys, tmp_path / "matrix", arguments, "rails --draw", picture, "--json", path)
-    direct, rails = record(path)["schedulers"]
-    assert record(path)["best"] == "rails"
+    arguments = (tmp_path / "matrix", "--row-bytes 4096 --servers 2 --schedulers direct rails")
+    run(capsys, *arguments, "--draw", picture)
+    direct, rails = simulated_exchange(*arguments).each
     assert "<svg" in picture.read_text()
     (timeline,) = drawn
     assert timeline.scheduler == "rails"
-    assert timeline.completion_time * 1e6 == pytest.approx(rails["time_us"])
-    assert rails["time_us"] < 0.7 * direct["time_us"]
+    assert timeline.completion_time == rails.timeline.completion_time
+    assert rails.seconds < 0.7 * direct.seconds
 
 
 @pytest.mark.parametrize(
@@ -177,13 +162,11 @@ def test_verdicts(capsys, arguments, said):
     ("arguments", "message"),
     [
         ("FILE --preset h200", "4 devices are no whole number of servers of 8; give --servers"),
-        ("--generate uniform --devices 9 --preset h200", "9 devices are no whole number"),
         ("FILE --servers 2 --oversubscription 0.5", "oversubscription must be a number from 1 to"),
         ("FILE --servers 2 --oversubscription inf", "oversubscription must be a number from 1 to"),
         ("FILE --servers 2 --scale-out-bandwidth 400", "scale_out_bandwidth is 400 bytes/s, which"),
         ("FILE --servers 2 --incast-loss 2", "incast_loss must be from 0 to 1"),
         ("FILE --servers 2 --failed-nics 0 --schedulers direct", "that of device 0 has failed"),
-        ("FILE --servers 2 --json FOLDER", "Is a directory"),
         ("FILE --servers 2 --draw FILE/a.png", "File exists"),
         ("FILE --servers 2 --draw a.doc", r"a\.doc: "),
     ],
@@ -191,7 +174,7 @@ def test_verdicts(capsys, arguments, said):
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
-    given = arguments.replace("FILE", "matrix").replace("FOLDER", str(tmp_path))
+    given = arguments.replace("FILE", "matrix")
     says_what_is_wrong(capsys, "simulate", *given.split(), told=message)
 
 

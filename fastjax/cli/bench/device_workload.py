@@ -9,18 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from fastjax.cli.shared import workloads
 from fastjax.errors import OptionError
 
 AXIS = "x"
+DTYPE = np.dtype("float32")
+"""Of the rows' elements."""
 
 Exchange = Callable[..., jax.Array]
-
-
-def _zeros_like(array: jax.Array) -> jax.Array:
-    return jnp.zeros(array.shape, array.dtype)
 
 
 def start_backend(devices: int) -> None:
@@ -60,39 +57,26 @@ class DeviceWorkload:
       mesh: from `make_mesh`.
       traffic: rows device i sends to device j.
       row_bytes: bytes of a row.
-      dtype: type of its elements.
       seed: of the rows' values.
     """
 
-    def __init__(
-        self,
-        mesh: jax.sharding.Mesh,
-        traffic: np.ndarray,
-        row_bytes: int,
-        dtype: DTypeLike,
-        seed: int,
-    ):
+    def __init__(self, mesh: jax.sharding.Mesh, traffic: np.ndarray, row_bytes: int, seed: int):
         self.mesh = mesh
-        self.traffic = traffic
         devices = traffic.shape[0]
         self.rows = max(1, int(traffic.sum(axis=1).max()))
         self.output_rows = max(1, int(traffic.sum(axis=0).max()))
         self._sharding = jax.sharding.NamedSharding(mesh, jax.P(AXIS))
-        width = row_bytes // np.dtype(dtype).itemsize
+        width = row_bytes // DTYPE.itemsize
         rng = np.random.default_rng(seed)
-        # Small integers above 0, which every data type holds exactly; 0 marks rows nobody sends to.
-        values = rng.integers(1, 100, (devices, self.rows, width), np.uint8).astype(dtype)
+        # Above 0, which marks rows that nobody sends to.
+        values = rng.integers(1, 100, (devices, self.rows, width), np.uint8).astype(DTYPE)
         meta = workloads.metadata(traffic)
-        untouched = np.zeros((devices, self.output_rows, width), dtype)
+        untouched = np.zeros((devices, self.output_rows, width), DTYPE)
         self._want = workloads.reference(values, untouched, meta)
         self._operand = self._put(values)
         self._meta = [self._put(m) for m in meta]
         self._output = self._put(untouched)
-        self._reset = jax.jit(
-            _zeros_like,
-            donate_argnums=0,
-            out_shardings=self._sharding,
-        )
+        self._reset = jax.jit(jnp.zeros_like, donate_argnums=0, out_shardings=self._sharding)
 
     def _put(self, array: np.ndarray) -> jax.Array:
         return jax.device_put(array.reshape(-1, *array.shape[2:]), self._sharding)

@@ -1,46 +1,70 @@
-"""Traffic for commands: the options that say where it is from, and loading it."""
+"""Options that commands share: which traffic and which fabric; and loading what they ask for."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastjax import traffic
 from fastjax.checks import DEFAULT_ROW_BYTES
-from fastjax.cli.shared import workloads
-from fastjax.cli.shared.commands import number
-from fastjax.errors import OptionError
+from fastjax.cli.shared import text, workloads
+from fastjax.errors import ArgumentError, OptionError
 from fastjax.simulation import PRESETS
+from fastjax.topology import Topology, doubt
 from fastjax.traffic.text import lines
 
 BUSIEST = (
     "Of a trace with several exchanges (steps, layers, microbatches), the one is taken whose "
     "busiest device has most rows; --trace-step and --trace-layer narrow the choice."
 )
+# Options of the fabric, by the names of rates.
+_RATES = {
+    "scale_up_bandwidth": "bytes/s of a device inside its server",
+    "scale_out_bandwidth": "bytes/s of a device's NIC",
+    "scale_up_latency": "seconds that starting a transfer inside a server takes",
+    "scale_out_latency": "seconds that starting a scale-out stage takes",
+    "transfer_overhead": "seconds that posting one of several messages takes",
+    "incast_loss": "share of time that senders lose where they meet, from 0 to 1",
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Traffic that a command works on.
 
     Attributes:
       matrix: rows device i sends to device j, shape (devices, devices).
       name: where it is from.
       row_bytes: bytes of a row.
-      servers: that the devices are split into.
+      topology: the servers that devices are split into, and their rates.
     """
 
     matrix: np.ndarray
     name: str
     row_bytes: int
-    servers: int
+    topology: Topology
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def number(
+    least: float, most: float | None = None, kind: Callable[[str], Any] = int
+) -> Callable[[str], Any]:
+    """The `type=` of options that are numbers within bounds."""
+
+    def convert(word: str) -> Any:
+        value = kind(word)
+        if not (least <= value and (most is None or value <= most)):
+            bounds = f"{least:,} or more" if most is None else f"from {least:,} to {most:,}"
+            raise argparse.ArgumentTypeError(f"must be {bounds}, got {word}")
+        return value
+
+    convert.__name__ = kind.__name__  # argparse says it of what is no number
+    return convert
+
+
+def add_traffic(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say where traffic is from."""
     add = parser.add_argument_group("traffic: a file, or --generate").add_argument
     add(
@@ -67,12 +91,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_fabric(parser: argparse.ArgumentParser) -> None:
+    """Adds --preset, --servers, --failed-nics, and an option for each of the rates."""
+    add = parser.add_argument
+    known = "; ".join(f"{name}: {preset}" for name, preset in PRESETS.items())
+    add(
+        "--preset",
+        choices=list(PRESETS),
+        help="a cluster: its rates, in place of the defaults below, what senders lose that meet, "
+        f"and how many devices a server has. {known}",
+    )
+    split = "servers that the devices are split into; by default of the preset's size"
+    add("--servers", type=int, metavar="N", help=split)
+    for name, what in _RATES.items():
+        shown = f"{what}; default: {getattr(Topology, name):g}"
+        add(f"--{name.replace('_', '-')}", type=float, metavar="X", help=shown)
+    failed = "devices whose NIC has failed; rows go round them"
+    add("--failed-nics", type=int, nargs="+", default=[], metavar="DEVICE", help=failed)
+
+
+def preset_section(name: str | None) -> text.Section:
+    """Where a preset's rates are from, and which are guesses, for people."""
+    return {"preset": f"{name}: {PRESETS[name]}"} if name else {}
+
+
 def load(options: argparse.Namespace) -> Source:
-    """The traffic that options, of `add_options` and of `rates`, ask for.
+    """The traffic and the fabric that options of the functions above ask for.
 
     Raises:
       ArgumentError: what the file says is wrong.
       OptionError: so is what the options say, or how they fit together.
+      TopologyError: a rate is impossible.
       OSError: the file cannot be read.
     """
     if (options.file is None) == (options.generate is None):
@@ -85,7 +134,6 @@ def load(options: argparse.Namespace) -> Source:
         matrix = workloads.make_traffic(options.generate, *made)
         name = f"{options.generate} {as_given(options, 'devices', 'rows', 'exponent', 'seed')}"
     elif _is_trace(options.file):
-        check_trace(options)
         found = traffic.traffic_from_routing(
             trace_records(options), devices=options.devices, num_experts=options.num_experts
         )
@@ -100,7 +148,7 @@ def load(options: argparse.Namespace) -> Source:
                 f"--devices {options.devices}, but {name} is of {len(matrix)} devices."
             )
     row_bytes = DEFAULT_ROW_BYTES if row_bytes is None else row_bytes
-    return Source(matrix, name, row_bytes, number_of_servers(options, len(matrix)))
+    return Source(matrix, name, row_bytes, topology(options, len(matrix)))
 
 
 def as_given(options: argparse.Namespace, *names: str) -> str:
@@ -108,7 +156,32 @@ def as_given(options: argparse.Namespace, *names: str) -> str:
     return " ".join(f"--{name.replace('_', '-')} {getattr(options, name)}" for name in names)
 
 
-def number_of_servers(options: argparse.Namespace, devices: int) -> int:
+def topology(options: argparse.Namespace, devices: int) -> Topology:
+    """The servers that devices are split into, at the rates of the options.
+
+    Raises:
+      OptionError: devices do not divide, --failed-nics names one that there is not, or a rate is in
+        another unit.
+      TopologyError: a rate is impossible.
+    """
+    rates: dict[str, Any] = dict(PRESETS[options.preset].rates) if options.preset else {}
+    given = {name: getattr(options, name) for name in _RATES}
+    rates |= {name: rate for name, rate in given.items() if rate is not None}
+    failed = options.failed_nics
+    strange = [device for device in failed if not 0 <= device < devices]
+    if strange:
+        raise OptionError(f"--failed-nics {strange[0]}: there are devices 0 to {devices - 1}.")
+    if failed:
+        rate = rates.get("scale_out_bandwidth", Topology.scale_out_bandwidth)
+        rates["nic_bandwidths"] = tuple(0.0 if d in failed else rate for d in range(devices))
+    servers = _number_of_servers(options, devices)
+    found = Topology(servers, devices // servers, **rates)
+    if (doubted := doubt(found)) is not None:
+        raise OptionError(doubted)
+    return found
+
+
+def _number_of_servers(options: argparse.Namespace, devices: int) -> int:
     """How many servers devices are split into: as many as asked for, or of the preset's size."""
     servers = options.servers
     if servers is None:
@@ -129,23 +202,6 @@ def number_of_servers(options: argparse.Namespace, devices: int) -> int:
     return servers
 
 
-def check_experts(experts: int, devices: int, servers: int) -> None:
-    """Refuses experts that devices cannot have as many of each, with devices that could.
-
-    Raises:
-      OptionError: they cannot.
-    """
-    if experts < 1 or experts % devices == 0:
-        return  # what is no number of experts is refused where it is used
-    per_server = devices // servers
-    fits = [n for n in range(min(experts, devices), 0, -1) if experts % n == 0]
-    whole = next((n for n in fits if n % per_server == 0), fits[0])
-    raise OptionError(
-        f"{experts} experts do not divide over {devices} devices; --devices {whole} would have "
-        f"{experts // whole} each."
-    )
-
-
 def _is_trace(path: Path) -> bool:
     if path.is_dir():
         return True
@@ -153,21 +209,15 @@ def _is_trace(path: Path) -> bool:
     return first.lstrip().startswith("{")
 
 
-def check_trace(options: argparse.Namespace) -> None:
-    """Refuses options that do not say what a trace leaves open.
+def trace_records(options: argparse.Namespace) -> Iterator[traffic.RoutingRecord]:
+    """The records of the step and layer that options ask for.
 
     Raises:
-      OptionError: they do not.
+      OptionError: they do not say what a trace leaves open.
     """
     for name in ("devices", "num_experts"):
         if getattr(options, name) is None:
             raise OptionError(f"{options.file}: a trace needs --{name.replace('_', '-')}.")
-    servers = number_of_servers(options, options.devices)
-    check_experts(options.num_experts, options.devices, servers)
-
-
-def trace_records(options: argparse.Namespace) -> Iterator[traffic.RoutingRecord]:
-    """The records of the step and layer that options ask for."""
     return (
         record
         for record in traffic.read_routing_trace(options.file)
@@ -191,3 +241,12 @@ def busiest(
     exchange = max(rows, key=lambda each: rows[each])
     of = f", the busiest of {len(rows)}" if len(rows) > 1 else ""
     return exchange, f"{options.file}, {exchange}{of}"
+
+
+def save_picture(path: Path, draw: Callable[[], Any]) -> None:
+    """Saves the figure that a function draws, into a new folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        draw().savefig(path, dpi=150)
+    except ValueError as error:  # that is how matplotlib refuses types
+        raise ArgumentError(f"{path}: {error}") from None
