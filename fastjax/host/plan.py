@@ -109,7 +109,7 @@ class Plan:
 
     def plot(self) -> Figure:
         """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_plan`."""
-        return plot.plot_plan(self, everything=True)
+        return plot.plot_plan(self)
 
     def transpose(self) -> Plan:
         """The plan of the way back, of the transposed traffic: this one, read backwards."""

@@ -2,11 +2,10 @@
 
 from fastjax.plot.layers import plot_layers
 from fastjax.plot.loads import plot_loads
-from fastjax.plot.plans import draw_plan, plot_plan
+from fastjax.plot.plans import plot_plan
 from fastjax.plot.timelines import plot_timeline
 
 __all__ = [
-    "draw_plan",
     "plot_layers",
     "plot_loads",
     "plot_plan",

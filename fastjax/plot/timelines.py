@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fastjax.errors import ArgumentError
-from fastjax.plot import links
 from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
-from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
 from fastjax.schedule.views import TimedExchange
 
 if TYPE_CHECKING:
@@ -31,6 +30,33 @@ _MOST_LINES = 60
 _MOST_EDGED = 4  # bars beside each other
 _MOST_TEXTS = 400
 _WIDEST = 90  # characters of a line above the narrowest figure
+_LINK_NAMES = {
+    "scale_out_out": "NIC out",
+    "scale_out_in": "NIC in",
+    "scale_up_out": "scale-up out",
+    "scale_up_in": "scale-up in",
+}
+"""What the links of a device are called, in the order in which they are drawn."""
+
+_PHASE_COLOURS = {
+    LOCAL: "#bdbdbd",
+    BALANCE: "#f08c1e",
+    SCALE_OUT: "#2f6db3",
+    REDISTRIBUTE: "#3a9a4c",
+}
+_PHASE_NAMES = {LOCAL: "local", **PHASES}
+
+# Blue to pink, so that no server looks like a phase of what moves inside servers.
+_SERVER_COLOURS = (
+    "#1f4e9e",
+    "#7ab8e6",
+    "#6a3d9a",
+    "#e377c2",
+    "#17a2b8",
+    "#b39ddb",
+    "#a50f6b",
+    "#5c7cfa",
+)
 
 
 def plot_timeline(timeline: TimedExchange, devices: Sequence[int] | None = None) -> Figure:
@@ -49,7 +75,7 @@ def plot_timeline(timeline: TimedExchange, devices: Sequence[int] | None = None)
     """
     mpl = matplotlib()
     shown = busiest(timeline) if devices is None else _checked(timeline, devices)
-    tracks = [link for link in links.LINK_NAMES if _is_used(timeline, link)]
+    tracks = [link for link in _LINK_NAMES if _is_used(timeline, link)]
     height = 1.8 + 0.27 * len(shown) * (len(tracks) + _GAP)
     figure = mpl.figure.Figure(figsize=(13, max(3.0, height)), layout="constrained")
     place = figure.add_subplot()
@@ -90,15 +116,15 @@ def _checked(timeline: TimedExchange, devices: Sequence[int]) -> list[int]:
 
 
 def _is_used(timeline: TimedExchange, link: str) -> bool:
-    return len(links.messages_of(timeline, link)) > 0
+    return len(_messages_of(timeline, link)) > 0
 
 
 def _draw_tracks(timeline: TimedExchange, shown: list[int], tracks: list[str], ax: Axes) -> None:
     right = max(timeline.completion_time, timeline.lower_bound) * 1e6 * 1.01 or 1.0
     texts: list[tuple[float, float, str]] = []
     for row, link in enumerate(tracks):
-        messages = links.messages_of(timeline, link)
-        mine = links.ends_of(link)[0]
+        messages = _messages_of(timeline, link)
+        mine = _ends_of(link)[0]
         for place, device in enumerate(shown):
             top = place * (len(tracks) + _GAP) + row
             of_device = messages[messages[mine] == device]
@@ -151,11 +177,11 @@ def _paled(
     timeline: TimedExchange, messages: np.ndarray, link: str, tracks: np.ndarray
 ) -> np.ndarray:
     """Colours, the paler the less of its part of the link's rate a message had on the whole."""
-    rate = timeline.rates(link)[messages[links.ends_of(link)[0]]]
+    rate = timeline.rates(link)[messages[_ends_of(link)[0]]]
     needed = messages["rows"] * timeline.row_bytes / rate
     lasted = np.maximum(messages["end"] - messages["start"], 1e-12)
     ink = np.clip(needed / lasted * tracks, _PALEST, 1)[:, None]
-    colours = links.colours(timeline, messages, link)
+    colours = _colours(timeline, messages, link)
     colours[:, :3] = 1 - ink * (1 - colours[:, :3])
     return colours
 
@@ -170,7 +196,7 @@ def _name_tracks(timeline: TimedExchange, shown: list[int], tracks: list[str], a
     for place, device in enumerate(shown):
         top = place * (count + _GAP)
         places += [top + row + 0.5 for row in range(count)]
-        names += [links.LINK_NAMES[link] for link in tracks]
+        names += [_LINK_NAMES[link] for link in tracks]
         name = f"device {device}" + f"\nserver {device // local}" * (timeline.topology.servers > 1)
         ax.annotate(name, (0, top + count / 2), (-66, 0), ha="right", fontsize="small", **beside)
         for row, link in enumerate(tracks):
@@ -187,7 +213,7 @@ def _name_tracks(timeline: TimedExchange, shown: list[int], tracks: list[str], a
 
 def _mark_stages(timeline: TimedExchange, ax: Axes, right: float) -> None:
     """A line where each scale-out stage ends, and its number before it where there is room."""
-    sent = links.messages_of(timeline, "scale_out_out")
+    sent = _messages_of(timeline, "scale_out_out")
     stages, index = np.unique(sent["stage"], return_inverse=True)
     if not 1 < len(stages) <= _MOST_LINES:
         return
@@ -210,7 +236,7 @@ def _mark_stages(timeline: TimedExchange, ax: Axes, right: float) -> None:
 
 def idle_spans(timeline: TimedExchange) -> list[tuple[float, float]]:
     """Seconds from and to which no NIC sends; none where nothing crosses servers."""
-    sent = links.messages_of(timeline, "scale_out_out")
+    sent = _messages_of(timeline, "scale_out_out")
     if not len(sent):
         return []
     sent = sent[np.argsort(sent["start"], kind="stable")]
@@ -248,12 +274,45 @@ def _finish(timeline: TimedExchange, ax: Axes, right: float) -> None:
 def _legend(timeline: TimedExchange) -> list[tuple[str, Any]]:
     phases = np.unique(timeline.messages["phase"]).tolist()
     entries: list[tuple[str, Any]] = []
-    if SCALE_OUT in phases and links.has_server_colours(timeline):
-        named = enumerate(links.server_colours(timeline))
+    if SCALE_OUT in phases and _has_server_colours(timeline):
+        named = enumerate(_server_colours(timeline))
         entries += [(f"to or from server {server}", colour) for server, colour in named]
         phases.remove(SCALE_OUT)
-    entries += [(links.PHASE_NAMES[phase], links.PHASE_COLOURS[phase]) for phase in phases]
+    entries += [(_PHASE_NAMES[phase], _PHASE_COLOURS[phase]) for phase in phases]
     return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
+
+
+def _messages_of(timeline: TimedExchange, link: str) -> np.ndarray:
+    """The messages that cross this link of any device."""
+    out = timeline.messages["phase"] == SCALE_OUT
+    return timeline.messages[out if link.startswith("scale_out") else ~out]
+
+
+def _ends_of(link: str) -> tuple[str, str]:
+    """The fields of a message that name the link's device, and the one at the other end."""
+    return ("src", "dst") if link.endswith("_out") else ("dst", "src")
+
+
+def _server_colours(timeline: TimedExchange) -> np.ndarray:
+    """The colour of each server, shape (servers, 4); the same for all where they are many."""
+    servers = timeline.topology.servers
+    given = _SERVER_COLOURS[:servers] if _has_server_colours(timeline) else ()
+    chosen = given or (_PHASE_COLOURS[SCALE_OUT],) * servers
+    return matplotlib().colors.to_rgba_array(chosen)
+
+
+def _has_server_colours(timeline: TimedExchange) -> bool:
+    """Whether servers are few enough to tell them apart by colour."""
+    return 2 < timeline.topology.servers <= len(_SERVER_COLOURS)
+
+
+def _colours(timeline: TimedExchange, messages: np.ndarray, link: str) -> np.ndarray:
+    """Of messages: that of the server at the other end, or of the phase inside a server."""
+    if link.startswith("scale_out"):
+        other = messages[_ends_of(link)[1]] // timeline.topology.devices_per_server
+        return _server_colours(timeline)[other]
+    table = matplotlib().colors.to_rgba_array([_PHASE_COLOURS[p] for p in range(4)])
+    return table[messages["phase"]]
 
 
 def _in_ns(seconds: ArrayLike) -> np.ndarray:
