@@ -103,16 +103,11 @@ def draw_stages(plan: Schedule, flows: Flows, ax: Axes) -> None:
     _finish_stages(plan, flows, ax)
 
 
-def spans_of(plan: Schedule, flows: Flows, phase: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds at which each stage of a phase starts anywhere, and is over everywhere.
-
-    Where a stage has nothing of the phase, both are 0.
-    """
-    messages = flows.messages[flows.messages["phase"] == phase]
-    start, end = np.full(plan.num_stages, np.inf), np.zeros(plan.num_stages)
-    np.minimum.at(start, messages["stage"], messages["ready"])
-    np.maximum.at(end, messages["stage"], messages["end"])
-    return np.where(np.isinf(start), 0.0, start), end
+def barriers(plan: Schedule, flows: Flows) -> np.ndarray:
+    """Seconds at which each scale-out stage is over everywhere."""
+    sent, ends = flows.messages[flows.messages["phase"] == SCALE_OUT], np.zeros(plan.num_stages)
+    np.maximum.at(ends, sent["stage"], sent["end"])
+    return ends
 
 
 def _add_bars(
@@ -144,7 +139,7 @@ def _finish_stages(plan: Schedule, flows: Flows, ax: Axes) -> None:
     servers, messages = plan.topology.servers, flows.messages
     end = float(messages["end"][messages["phase"] != LOCAL].max(initial=0)) * 1e6
     done, bound = flows.end * 1e6, plan.lower_bound()
-    for barrier in spans_of(plan, flows, SCALE_OUT)[1] * 1e6 if plan.num_stages < 60 else ():
+    for barrier in barriers(plan, flows) * 1e6 if plan.num_stages < 60 else ():
         ax.axvline(barrier, color="0.85", lw=0.5, zorder=0)
     if done > end * (1 + 1e-9):
         ax.axvspan(end, done, color="0.93", zorder=0)
