@@ -1,4 +1,4 @@
-"""The command line: what dispatch and combine of a layer would cost, deduplicated and not."""
+"""The command line: what a layer would cost, deduplicated and not, and in chunks."""
 
 import functools
 
@@ -7,12 +7,16 @@ import pytest
 from commands import PLAIN, run_command, says_what_is_wrong, simulated_layer, write_trace
 
 from fastjax import Topology
-from fastjax.chunking.deduplication import Tokens
+from fastjax.chunking.prices import Tokens
+from fastjax.chunking.times import layer_time
 from fastjax.cli.shared import text
 from fastjax.cli.simulate import layer
-from fastjax.simulation import Fabric, layers
+from fastjax.simulation import PRESETS, Fabric, layers
 
 run = functools.partial(run_command, command="simulate")
+
+DIRECT = f"{PLAIN} --schedulers direct"
+LAYER = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
 
 
 def durations(times):
@@ -26,8 +30,7 @@ def test_a_layer_by_hand():
     A row for each choice is 2000 rows over each NIC, at 1e5 rows/s; deduplicated, 1000, of which
     each has 20 bytes more on the way out, for four weights and four numbers.
     """
-    arguments = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
-    work, ways, _ = simulated_layer(arguments, PLAIN, "--schedulers direct")
+    work, ways, _ = simulated_layer(LAYER, DIRECT)
     each, once = (way.forward for way in ways.whole)
     assert durations(each) == pytest.approx({"out": 20e-3, "back": 20e-3})
     assert durations(once) == pytest.approx({"out": 10.2e-3, "back": 10e-3})
@@ -45,16 +48,15 @@ def test_a_step_by_hand(capsys):
 
     What is planned is planned once for both.
     """
-    arguments = "--layer --num-experts 4 --top-k 4 --devices 2 --servers 2 --tokens 1000"
-    work = "--seconds-per-row 1e-5 --chunks 1 --schedulers direct"
-    _, ways, _ = simulated_layer(arguments, PLAIN, work)
+    work = "--seconds-per-row 1e-5 --chunks 1"
+    _, ways, _ = simulated_layer(LAYER, DIRECT, work)
     (today, forwarded), (_, best) = ways.peers, ways.whole
     experts, planning = 40.02e-3, best.forward.planning
     assert today.training == pytest.approx(2 * 40e-3 + 3 * experts)
     assert forwarded.training == pytest.approx(2 * 20.2e-3 + 3 * experts)
     assert best.training == pytest.approx(2 * 20.2e-3 + 3 * experts + planning)
     assert best.forward.total == pytest.approx(20.2e-3 + experts + planning)
-    printed = run(capsys, arguments, PLAIN, work, "--layers 3")
+    printed = run(capsys, LAYER, DIRECT, work, "--layers 3")
     assert f"{text.seconds(3 * best.training)} a step of 3 layers" in printed
     assert f"today, it takes {text.seconds(3 * today.training)}, " in printed
 
@@ -86,12 +88,12 @@ def test_forwarded_rows_one_by_one(rng):
 def test_what_moves_inside_servers_follows_what_crosses():
     """One token of each of two devices wants the server's other device: 1 ms after nothing."""
     arguments = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
-    _, ways, _ = simulated_layer(arguments, PLAIN, "--schedulers direct")
+    _, ways, _ = simulated_layer(arguments, DIRECT)
     (way,) = ways.whole
     assert durations(way.forward) == pytest.approx({"copies": 1e-3, "sums": 1e-3})
     assert [way.forward.total for way in layer.compared(ways)] == pytest.approx([2e-3] * 2, rel=0.1)
     arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
-    _, ways, _ = simulated_layer(arguments, PLAIN, "--schedulers direct")
+    _, ways, _ = simulated_layer(arguments, DIRECT)
     # 1020 bytes a token over the NIC, then its own tokens and those that landed to the other one.
     assert durations(ways.whole[1].forward) == pytest.approx(
         {"out": 10.2e-3, "copies": 2e-3, "sums": 2e-3, "back": 10e-3}
@@ -122,6 +124,84 @@ def test_failed_nics(capsys):
     assert "Best of fastjax: fast, " in run(capsys, arguments, PLAIN)
 
 
+# ---- in chunks, with the work of experts
+
+
+def in_chunks(*arguments):
+    """The layer, and its ways; those in chunks by whether they deduplicate, and how many."""
+    work, ways, _ = simulated_layer(*arguments)
+    return work, ways, {(w.forward.deduplicated, w.forward.chunks): w.forward for w in ways.split}
+
+
+def test_chunks_by_hand():
+    """1000 tokens of each of two devices want all of 4 experts, two on each device.
+
+    Each works 40 ms on 4000 rows. A row for each choice is 20 ms each way; deduplicated, it is
+    10.2 ms out and 10 ms back, and nothing moves inside servers of one device.
+    """
+    work, ways, times = in_chunks(LAYER, DIRECT, "--seconds-per-row 1e-5 --chunks 4 2")
+    assert list(times) == [(way, n) for way in (False, True) for n in (1, 2, 4)]
+    wanted = {
+        (False, 1): 20 + 40.02 + 20,
+        (False, 2): 10 + 40.04 + 10,
+        (False, 4): 5 + 40.08 + 5,
+        (True, 1): 10.2 + 40.02 + 10,
+        (True, 2): 5.1 + 40.04 + 5,
+        (True, 4): 2.55 + 40.08 + 2.5,
+    }
+    for (way, count), found in times.items():
+        exposed = found.planning / count
+        assert found.total - exposed == pytest.approx(wanted[way, count] * 1e-3), (way, count)
+        assert found.experts == pytest.approx(40e-3 + count * 20e-6)
+        assert found.network == pytest.approx(20.2e-3 if way else 40e-3)
+        assert found.inside == 0
+    best = layer.best_of(ways.split)
+    assert best.forward is times[True, 4]
+    assert layer.predicted(work, ways) is best
+    assert layer.compared(ways) == [*ways.peers, *ways.whole, best]
+    assert layer.to_draw(ways) == [times[False, 1], times[False, 4], times[True, 1], times[True, 4]]
+
+
+def test_experts_work_on_the_rows_of_the_busiest_device():
+    arguments = "--model mixtral-8x7b --devices 8 --servers 2 --tokens 600 --exponent 0.5"
+    work = "--seconds-per-row 8.75e-7 --chunks 3 --preset h200 --schedulers fast direct"
+    work, ways, times = in_chunks(arguments, work)
+    assert times[True, 1].experts == pytest.approx(work.counts.max() * 8.75e-7 + 20e-6)
+    assert times[True, 3].experts >= times[True, 1].experts * (1 - 1e-9)
+    for way in (False, True):
+        least = min(w.forward.total for w in ways.whole if w.forward.deduplicated == way)
+        assert times[way, 1].total == least
+
+
+def test_the_prediction_is_that_of_the_library():
+    """It is made without popularity, and its time here is simulated with it."""
+    arguments = "--layer --num-experts 64 --top-k 4 --devices 16 --exponent 1.2 --tokens 3000"
+    work = "--preset h200 --row-bytes 8192 --seconds-per-row 2e-7"
+    work, ways, times = in_chunks(arguments, work)
+    predicted = layer_time(
+        PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_per_row=2e-7, backward=True
+    )
+    found = times[predicted.deduplicated, predicted.chunks]
+    assert layer.predicted(work, ways).forward is found
+    assert found.total >= layer.best_of(ways.split).forward.total * (1 - 0.01)
+
+
+def test_one_server():
+    """What moves is on links inside the server, and there is nothing to deduplicate."""
+    arguments = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
+    work, ways, times = in_chunks(arguments, DIRECT, "--seconds-per-row 1e-6")
+    assert {way for way, _ in times} == {False}
+    assert times[False, 1].inside == pytest.approx(2e-3)
+    assert times[False, 1].network == 0
+    assert layer.predicted(work, ways).forward.chunks == 1
+
+
+def test_the_picture(capsys, tmp_path):
+    path = tmp_path / "new" / "layer.svg"
+    run(capsys, LAYER, DIRECT, "--seconds-per-row 1e-5 --draw", path)
+    assert path.read_text().startswith("<?xml")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -139,6 +219,13 @@ def test_failed_nics(capsys):
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
         ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw of a lay"),
+        (f"{LAYER} --draw a.png", "--draw of a layer needs the experts' work"),
+        (f"{LAYER} --draw a.txt --seconds-per-row 0", "a.txt: "),
+        (f"{LAYER} --chunks 2", "--chunks needs the experts' work: --seconds-per-row"),
+        (f"{LAYER} --seconds-per-row nan", "--seconds-per-row: must be from 0 to 3,600, got nan"),
+        (f"{LAYER} --seconds-per-row 0 --chunks 0", "--chunks: must be from 1 to 256, got 0"),
+        (f"{LAYER} --seconds-per-row 0 --chunks 2 257", "--chunks: must be from 1 to 256, got 257"),
+        ("--generate uniform --devices 4 --servers 2 --seconds-per-row 0", "is of one exchange"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
