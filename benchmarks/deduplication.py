@@ -53,7 +53,7 @@ class Problem:
         assert self.routing.width is not None  # all of them have one
         row, top_k = self.routing.width * ELEMENT_BYTES, self.routing.top_k
         crossing = prices.crossing_row_bytes(row, top_k, experts // servers)
-        self.tokens = deduplication.Tokens(tokens, top_k, row, crossing)
+        self.tokens = prices.Tokens(tokens, top_k, row, crossing)
 
     def ours(self, *, once: bool) -> float:
         """Seconds that ours takes, all at once."""

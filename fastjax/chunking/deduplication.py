@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 
 import numpy as np
 
 from fastjax.chunking import popularity, prices
-from fastjax.chunking.prices import Price
+from fastjax.chunking.prices import Price, Tokens
 from fastjax.topology import Topology
-
-
-@dataclasses.dataclass(frozen=True)
-class Tokens:
-    """What is known of the tokens of a device when a program is traced.
-
-    Attributes:
-      count: how many.
-      top_k: choices of each.
-      row_bytes: bytes of a row that goes to one expert.
-      crossing_bytes: and of one that crosses once, with the numbers of its experts and weights.
-    """
-
-    count: int
-    top_k: int
-    row_bytes: int
-    crossing_bytes: int
 
 
 def crosses_once(topology: Topology, num_experts: int, tokens: Tokens, scheduler: str) -> bool:

@@ -52,21 +52,6 @@ def _of(rates: dict[str, float], platform: str) -> float:
     return rates.get(platform, rates["gpu"])
 
 
-def cost_rows(topology: Topology, expert_bytes: int, seconds_per_row: float, copies: int) -> int:
-    """Rows that take as long as weights travel, for each copy that a device may have.
-
-    Where each device of a server has a copy, few of them send all. Drawn routing of known models
-    (docs/how_to/balance_experts.md) has the busiest send half as many as there are devices. To
-    count what is received only would take copies that cost more than they save.
-
-    At most as many as the planner takes for so many copies on a device.
-    """
-    most = _MOST_ROWS // copies
-    sent = expert_bytes * max(1, topology.devices_per_server // 2)
-    bytes_per_row = topology.scale_up_bandwidth * seconds_per_row
-    return most if sent >= most * bytes_per_row else math.ceil(sent / bytes_per_row)
-
-
 @dataclasses.dataclass(frozen=True)
 class Levelling:
     """Experts that are levelled.
@@ -85,14 +70,28 @@ class Levelling:
     seconds_per_row: float
     platform: str
 
+    @property
+    def cost_rows(self) -> int:
+        """Rows that take as long as weights travel, for each copy that a device may have.
+
+        Where each device of a server has a copy, few of them send all. Drawn routing of known
+        models (docs/how_to/balance_experts.md) has the busiest send half as many as there are
+        devices. To count what is received only would take copies that cost more than they save.
+
+        At most as many as the planner takes for so many copies on a device.
+        """
+        most = _MOST_ROWS // self.copies
+        sent = self.expert_bytes * max(1, self.topology.devices_per_server // 2)
+        bytes_per_row = self.topology.scale_up_bandwidth * self.seconds_per_row
+        return most if sent >= most * bytes_per_row else math.ceil(sent / bytes_per_row)
+
     def deal(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The slots and rows of `fastjax.traced.levelling.Levelled`, given the rows of each expert.
 
         These are fewer than 2**31 together.
         """
         fabric = self.topology
-        cost = cost_rows(fabric, self.expert_bytes, self.seconds_per_row, self.copies)
-        shape = (fabric.servers, fabric.devices_per_server, self.copies, cost)
+        shape = (fabric.servers, fabric.devices_per_server, self.copies, self.cost_rows)
         slots, dealt = _core.level_experts(np.ascontiguousarray(rows, np.int32), *shape)
         return slots.reshape(fabric.num_devices, -1), dealt.reshape(fabric.num_devices, -1)
 
@@ -125,37 +124,23 @@ class Levelling:
 
 
 @functools.lru_cache(maxsize=256)
-def pays(
-    topology: Topology,
-    tokens: int,
-    top_k: int,
-    num_experts: int,
-    copies: int,
-    expert_bytes: int,
-    seconds_per_row: float,
-    *,
-    platform: str,
-) -> bool:
+def pays(model: Levelling, tokens: int, top_k: int, num_experts: int) -> bool:
     """Whether a layer should level its experts, where nothing is known of their popularity.
 
     It must gain where they are popular by Zipf's law, and lose little where they all are alike.
     Exchanges are left out: they change little, and chunks may hide them.
 
     Args:
-      topology: the fabric.
+      model: the experts.
       tokens: of a device.
       top_k: experts of a token.
       num_experts: of all devices together.
-      copies: as for `Levelling`, like all others.
-      expert_bytes: of an expert's parameters.
-      seconds_per_row: what it takes for a row.
-      platform: of the devices.
     """
-    total = tokens * topology.num_devices
-    if topology.devices_per_server == 1 or not num_experts <= total * top_k <= _MOST_ROWS:
+    total = tokens * model.topology.num_devices
+    alone = model.topology.devices_per_server == 1
+    if alone or not num_experts <= total * top_k <= _MOST_ROWS:
         return False
-    work = Levelling(topology, copies, expert_bytes, seconds_per_row, platform)
     shares = popularity.chosen(num_experts, top_k, _ZIPF)
     even = np.full(num_experts, total * top_k // num_experts)
     skewed = np.array([int(total * share) for share in shares])
-    return work.gain(even) > -MOST_LOSS and work.gain(skewed) > LEAST_GAIN
+    return model.gain(even) > -MOST_LOSS and model.gain(skewed) > LEAST_GAIN

@@ -16,6 +16,23 @@ _WEIGHT_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
+class Tokens:
+    """What is known of the tokens of a device when a program is traced.
+
+    Attributes:
+      count: how many.
+      top_k: choices of each.
+      row_bytes: bytes of a row that goes to one expert.
+      crossing_bytes: and of one that crosses once, with the numbers of its experts and weights.
+    """
+
+    count: int
+    top_k: int
+    row_bytes: int
+    crossing_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Price:
     """Seconds of one exchange.
 

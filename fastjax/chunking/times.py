@@ -10,6 +10,7 @@ import numpy as np
 
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.chunking import prices
+from fastjax.chunking.prices import Tokens
 from fastjax.chunking.resources import LayerTimes, Parts, schedule
 from fastjax.errors import ArgumentError
 from fastjax.topology import Topology
@@ -39,10 +40,7 @@ _MOST_SECONDS = 1e5
 @dataclasses.dataclass(frozen=True)
 class _Work:
     topology: Topology
-    tokens: int
-    top_k: int
-    row_bytes: int
-    crossing_bytes: int
+    tokens: Tokens
     experts: int
     seconds_per_row: float
     chunk_overhead: float
@@ -50,27 +48,28 @@ class _Work:
     backward: bool
 
     def time(self, chunks: int, *, deduplicate: bool) -> LayerTimes:
-        parts = {size: self._parts(size, deduplicate) for size in set(sizes(self.tokens, chunks))}
-        forward = [parts[size] for size in sizes(self.tokens, chunks)]
+        counts = sizes(self.tokens.count, chunks)
+        parts = {count: self._parts(count, deduplicate) for count in set(counts)}
+        forward = [parts[count] for count in counts]
         found = schedule(forward, deduplicated=deduplicate)
         return found.then(schedule(way_back(forward))) if self.backward else found
 
-    def _parts(self, tokens: int, deduplicate: bool) -> Parts:
-        rows = tokens * self.top_k
+    def _parts(self, count: int, deduplicate: bool) -> Parts:
+        topology, scheduler, size = self.topology, self.scheduler, self.tokens
+        rows = count * size.top_k
         work = rows * self.seconds_per_row + self.chunk_overhead if rows else 0.0
         if not deduplicate:
-            each = prices.of_each_choice(self.topology, rows, self.scheduler, self.row_bytes)
-            crosses = self.topology.servers > 1
+            each = prices.of_each_choice(topology, rows, scheduler, size.row_bytes)
+            crosses = topology.servers > 1
             inside = 0.0 if crosses else each.exchange
             out = each.exchange if crosses else 0.0
             return Parts(each.planning, out, inside, work, inside, out)
-        n = self.topology.servers
-        crossing = prices.crossing_rows(tokens, n, self.experts, self.top_k)
+        crossing = prices.crossing_rows(count, topology.servers, self.experts, size.top_k)
         out, back = (
-            prices.of_crossing(self.topology, crossing, self.scheduler, size)
-            for size in (self.crossing_bytes, self.row_bytes)
+            prices.of_crossing(topology, crossing, scheduler, of_row)
+            for of_row in (size.crossing_bytes, size.row_bytes)
         )
-        inside = prices.of_inside(self.topology, rows, self.row_bytes)
+        inside = prices.of_inside(topology, rows, size.row_bytes)
         planning = out.planning + inside.planning
         moves = out.exchange, inside.exchange, work, inside.exchange, back.exchange
         return Parts(planning, *moves)
@@ -158,10 +157,7 @@ def layer_time(
         )
     work = _Work(
         dataclasses.replace(topology, placement=None),
-        tokens,
-        top_k,
-        int(row_bytes),
-        int(crossing_bytes),
+        Tokens(tokens, top_k, int(row_bytes), int(crossing_bytes)),
         experts,
         float(seconds_per_row),
         _seconds("chunk_overhead", chunk_overhead),

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from fastjax.chunking import deduplication, levelling
+from fastjax.chunking import deduplication, levelling, prices
 from fastjax.chunking.times import layer_time
 from fastjax.moe import arguments, types, wire
 from fastjax.moe.servers import Balance, ExchangeGroup, Experts, Servers
@@ -126,7 +126,7 @@ def arrange(
     if weights is not None:
         deduplicate = arguments.check_travelling(weights, deduplicate)
     if deduplicate is None:
-        work = deduplication.Tokens(tokens, top_k, row_bytes, crossing_bytes)
+        work = prices.Tokens(tokens, top_k, row_bytes, crossing_bytes)
         deduplicate = deduplication.crosses_once(spec.topology, num_experts, work, spec.scheduler)
     deduplicated = deduplicate and servers.count > 1
     described = f"deduplicate={deduplicated}, room for {rows} rows"
@@ -195,14 +195,14 @@ def balance_of(options: Options, topology: Topology, tokens: int, top_k: int) ->
         seconds = levelling.row_seconds(expert_bytes, platform)
     here = num_experts // topology.num_devices
     copies = min(options.copies, (topology.devices_per_server - 1) * here)  # no more can be in use
+    model = levelling.Levelling(topology, copies, expert_bytes, seconds, platform)
     if options.balance is None:
         known = (
             options.seconds_per_row is not None and jax.process_count() > 1 and platform == "cpu"
         )
-        work = topology, tokens, top_k, num_experts, copies, expert_bytes, seconds
-        if not (known and levelling.pays(*work, platform=platform)):
+        if not (known and levelling.pays(model, tokens, top_k, num_experts)):
             return None
-    return Balance(copies, levelling.cost_rows(topology, expert_bytes, seconds, copies))
+    return Balance(copies, model.cost_rows)
 
 
 def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: float | None) -> int:

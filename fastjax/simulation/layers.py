@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fastjax import scheduling
-from fastjax.chunking.deduplication import Tokens
+from fastjax.chunking.prices import Tokens
 from fastjax.chunking.resources import Parts
 from fastjax.host.plan import Plan, make_plan
 from fastjax.simulation.fabric import Fabric

@@ -23,12 +23,12 @@ def chosen_by_default(topology, tokens, num_experts):
     [(1, 8, False), (4, 1, False), (2, 8, True), (4, 8, True), (64, 2, False)],
 )
 def test_where_there_is_something_to_gain(servers, top_k, wanted):
-    tokens = deduplication.Tokens(4096, top_k, 4096, 4096 + 5 * top_k)
+    tokens = prices.Tokens(4096, top_k, 4096, 4096 + 5 * top_k)
     assert chosen_by_default(fastjax.Topology(servers, 8), tokens, 8 * servers) == wanted
 
 
 def test_nothing_to_send():
-    tokens = deduplication.Tokens(0, 8, 4096, 4136)
+    tokens = prices.Tokens(0, 8, 4096, 4136)
     assert not chosen_by_default(fastjax.Topology(4, 8), tokens, 32)
 
 
@@ -38,7 +38,7 @@ def test_nothing_to_send():
 def test_it_must_be_faster_for_even_and_for_skewed_experts(servers, top_k, row_bytes):
     topology = PRESETS["h200"].topology(servers)
     size = prices.crossing_row_bytes(row_bytes, top_k, 256 // servers)
-    tokens = deduplication.Tokens(4096, top_k, row_bytes, size)
+    tokens = prices.Tokens(4096, top_k, row_bytes, size)
     even, skewed = (
         predict(topology, 256, tokens, "auto")
         for predict in (deduplication.predicted_times, deduplication.predicted_if_skewed)
@@ -55,7 +55,7 @@ def test_it_is_not_far_from_the_better_way(servers, top_k, exponent):
     choices = Routing(256, top_k).choices(8 * servers, 1024, exponent=exponent, seed=0)
     layer = layer_traffic(choices, servers=servers, num_experts=256)
     size = prices.crossing_row_bytes(16384, top_k, 256 // servers)
-    tokens = deduplication.Tokens(1024, top_k, 16384, size)
+    tokens = prices.Tokens(1024, top_k, 16384, size)
     each, once = (
         schedule([way("auto", layer, topology, fabric, tokens)]).total
         for way in (layers.each_choice, layers.once)

@@ -33,13 +33,14 @@ def test_a_row_is_two_flop_for_each_element():
     ],
 )
 def test_rows_of_a_copy(expert_bytes, seconds_per_row, copies, wanted):
-    assert levelling.cost_rows(PLAIN, expert_bytes, seconds_per_row, copies) == wanted
+    model = Levelling(PLAIN, copies, expert_bytes, seconds_per_row, "gpu")
+    assert model.cost_rows == wanted
 
 
 @pytest.mark.parametrize(("devices", "wanted"), [(1, 5), (3, 5), (4, 10), (8, 20)])
 def test_few_devices_send_all_copies(devices, wanted):
     topology = dataclasses.replace(PLAIN, devices_per_server=devices)
-    assert levelling.cost_rows(topology, 50_000, 1e-5, 4) == wanted
+    assert dataclasses.replace(MODEL, topology=topology).cost_rows == wanted
 
 
 def test_gain_by_hand():
@@ -68,17 +69,18 @@ def test_weights_take_what_the_busiest_device_takes(slots, most):
     assert model.weights_seconds(np.array(slots), 8) == pytest.approx(most * 50e-6)
 
 
-def pays(topology=None, platform="gpu", **fields):
+DEEPSEEK = Levelling(Topology(4, 8), 4, 88_080_384, 0.22e-6, "gpu")
+
+
+def pays(tokens=32768, top_k=8, num_experts=256, **fields):
     """DeepSeek-V3's experts on four servers of eight, but for what is given."""
-    layer = {"tokens": 32768, "top_k": 8, "num_experts": 256, "copies": 4}
-    work = {"expert_bytes": 88_080_384, "seconds_per_row": 0.22e-6}
-    topology = topology or Topology(4, 8)
-    return levelling.pays(topology, **layer | work | fields, platform=platform)
+    model = dataclasses.replace(DEEPSEEK, **fields)
+    return levelling.pays(model, tokens, top_k, num_experts)
 
 
 def test_where_it_pays():
     assert pays()
-    assert pays(Topology(1, 8))
+    assert pays(topology=Topology(1, 8))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +103,8 @@ def test_where_it_does_not_pay(fields):
 
 def test_both_conditions_count():
     """Weights that are joined at once, so that nothing is lost, and links too slow to gain."""
-    work = Levelling(Topology(4, 8), 4, 88_080_384, 0.22e-6, "gpu")
     even = np.full(256, 32768)
-    assert work.gain(even) > -levelling.MOST_LOSS
-    slow = dataclasses.replace(work, topology=Topology(4, 8, scale_up_bandwidth=1e8))
-    assert slow.gain(even) == work.gain(even)
-    assert not pays(slow.topology)
+    assert DEEPSEEK.gain(even) > -levelling.MOST_LOSS
+    slow = dataclasses.replace(DEEPSEEK, topology=Topology(4, 8, scale_up_bandwidth=1e8))
+    assert slow.gain(even) == DEEPSEEK.gain(even)
+    assert not pays(topology=slow.topology)

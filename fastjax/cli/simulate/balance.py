@@ -68,14 +68,13 @@ class Balanced:
 def simulate(work: Work, ways: Ways) -> Balanced:
     """Each way is planned by the scheduler that is fastest for experts at home."""
     assert work.seconds_per_row is not None
-    known = (work.copies, work.expert_bytes, work.seconds_per_row)
-    model = Levelling(work.topology, *known, layer.PLATFORM)
-    counts, devices = work.counts, work.topology.num_devices
+    fabric, copies, seconds = work.topology, work.copies, work.seconds_per_row
+    model = Levelling(fabric, copies, work.expert_bytes, seconds, layer.PLATFORM)
+    counts, devices = work.counts, fabric.num_devices
     experts, tokens = len(counts), work.tokens
     slots, rows = model.deal(counts)
     levelled, placed = dealt(slots, rows, experts), by_popularity(counts, devices)
     weights, fixed = model.weights_seconds(slots, experts), model.fixed_seconds(experts)
-    shape = (work.topology, tokens.count, tokens.top_k, experts)
     none = np.zeros(devices, int)
     home = dataclasses.replace(layer.best_of(ways.split), name="at home")
     way = _best("levelled", work, ways, levelled, weights, fixed)
@@ -85,7 +84,7 @@ def simulate(work: Work, ways: Ways) -> Balanced:
         Placed(way, levelled.sum(0), (slots >= 0).sum(1)),
         Placed(as_eplb, placed.sum(0), none),
         break_even(model, counts, tokens.count),
-        levelling.pays(*shape, *known, platform=layer.PLATFORM),
+        levelling.pays(model, tokens.count, tokens.top_k, experts),
     )
 
 

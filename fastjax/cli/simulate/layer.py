@@ -13,7 +13,7 @@ import fastjax
 from fastjax import scheduling, traffic
 from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.chunking import deduplication, levelling, prices
-from fastjax.chunking.deduplication import Tokens
+from fastjax.chunking.prices import Tokens
 from fastjax.chunking.resources import LayerTimes, Parts, schedule
 from fastjax.chunking.times import CANDIDATES, CHUNK_OVERHEAD, fewest_of, layer_time, way_back
 from fastjax.cli.shared import options, statistics, text
