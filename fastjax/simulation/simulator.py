@@ -41,13 +41,10 @@ def simulate(
 
     Args:
       plan: from `fastjax.make_plan`.
-      synchronization: how stages follow each other: "credit", when the sender has sent for the
-        stage before and the receiver has received for it, about as between GPUs; "window", the same
-        for the stage four before, as between CPU hosts; "barrier", when the stage before is over
-        everywhere; "free", when the sender has sent for the stage before.
-      incast: the loss where several senders meet at a NIC: "none", "infiniband", "roce", the
-        latter two also with "-literal", which counts every sender as one, or an `Incast`. Results
-        name it.
+      synchronization: how stages follow each other: one of `fastjax.simulation.SYNCHRONIZATIONS`,
+        about "credit" between GPUs, and "window" between CPU hosts.
+      incast: the loss where several senders meet at a NIC: a name of `fastjax.simulation.INCAST`,
+        or an `Incast`. Results name it.
       oversubscription: what all NICs together could send, divided by what the core between
         servers carries; 1 for a core that is never short.
       progress: called now and then with the share of messages that have arrived.
