@@ -10,7 +10,7 @@ from fastjax import _core
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
-from fastjax.schedule.flows import Progress, simulate_flows
+from fastjax.schedule.flows import Flows, Progress, simulate_flows
 from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import Fabric, Incast
 from fastjax.simulation.timeline import Timeline
@@ -58,15 +58,18 @@ def simulate(
     """
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
-    return _run(
-        plan.transfers,
+    fabric = Fabric(synchronization, incast, oversubscription)
+    flows = _flows(plan.transfers, plan.topology, plan.row_bytes, fabric, progress=progress)
+    return Timeline(
         plan.topology,
         plan.row_bytes,
-        Fabric(synchronization, incast, oversubscription),
         plan.scheduler,
+        fabric,
+        flows.transfers,
+        flows.messages,
+        flows.end,
         plan.planning_time(),
         plan.lower_bound(),
-        progress,
     )
 
 
@@ -78,9 +81,6 @@ def simulate_transfers(
     fabric: Fabric | None = None,
     balance_first: bool = False,
     pieces: int = 1,
-    name: str = "transfers",
-    planning_time: float = 0.0,
-    progress: Progress | None = None,
 ) -> Timeline:
     """Simulates transfers that fastjax has not planned, as `simulate` does a plan's.
 
@@ -93,59 +93,48 @@ def simulate_transfers(
       balance_first: nothing crosses before all balancing is done, everywhere.
       pieces: in how many pieces, 1 to 64, messages of transfers of one stage go; each is sent on
         as it comes.
-      name: what the result calls them.
-      planning_time: seconds that it took to find them.
-      progress: called now and then with the share of messages that have come.
 
     Returns:
       What happened when.
 
     Raises:
-      ArgumentError: fabric, pieces or planning_time is no such thing; or transfers are not of that
-        dtype, name devices that the topology lacks, use a NIC that has failed, are of a phase that
-        does not lead there, or wait for each other; or a row that they name comes to a device
-        twice, does not come to its target, or is sent on from there or from where it has not come.
+      ArgumentError: fabric or pieces is no such thing; or transfers are not of that dtype, name
+        devices that the topology lacks, use a NIC that has failed, are of a phase that does not
+        lead there, or wait for each other; or a row that they name comes to a device twice, does
+        not come to its target, or is sent on from there or from where it has not come.
     """
     check_topology(topology)
     check_row_bytes(row_bytes)
     if fabric is not None and not isinstance(fabric, Fabric):
         raise ArgumentError(f"fabric must be a fastjax.simulation.Fabric, got {fabric!r}.")
-    if not isinstance(planning_time, (int, float)) or not 0 <= planning_time < np.inf:
-        raise ArgumentError(f"planning_time must be seconds, 0 or more, got {planning_time!r}.")
     if not isinstance(pieces, (int, np.integer)) or not 1 <= pieces <= _MOST_PIECES:
         raise ArgumentError(f"pieces must be an integer from 1 to {_MOST_PIECES}, got {pieces!r}.")
-    packed = _check_transfers(transfers, topology)
-    return _run(
-        packed,
+    moved, row_bytes = _check_transfers(transfers, topology), int(row_bytes)
+    fabric = fabric or Fabric()
+    way = {"balance_first": bool(balance_first), "pieces": int(pieces)}
+    flows = _flows(moved, topology, row_bytes, fabric, **way)
+    return Timeline(
         topology,
-        int(row_bytes),
-        fabric or Fabric(),
-        name,
-        planning_time,
-        None,
-        progress,
-        balance_first=bool(balance_first),
-        pieces=int(pieces),
+        row_bytes,
+        "transfers",
+        fabric,
+        flows.transfers,
+        flows.messages,
+        flows.end,
+        0.0,
+        _lower_bound(moved, topology, row_bytes),
     )
 
 
-def _run(
-    transfers: np.ndarray,
-    topology: Topology,
-    row_bytes: int,
-    fabric: Fabric,
-    name: str,
-    planning_time: float,
-    lower_bound: float | None,
-    progress: Progress | None,
-    **way: Any,
-) -> Timeline:
-    """Simulates transfers whose fields are possible; without a bound, it is that of their rows."""
+def _flows(
+    transfers: np.ndarray, topology: Topology, row_bytes: int, fabric: Fabric, **way: Any
+) -> Flows:
+    """Simulates transfers whose fields are possible."""
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
     counts = range(1, min(most, topology.num_devices) + 1)
-    flows = simulate_flows(
+    return simulate_flows(
         transfers,
         topology,
         row_bytes,
@@ -153,19 +142,7 @@ def _run(
         oversubscription=float(fabric.oversubscription),
         efficiencies=[incast.efficiency(count) for count in counts],
         whole_senders=incast.count == "senders",
-        progress=progress,
         **way,
-    )
-    return Timeline(
-        topology,
-        row_bytes,
-        name,
-        fabric,
-        flows.transfers,
-        flows.messages,
-        flows.end,
-        planning_time,
-        _lower_bound(transfers, topology, row_bytes) if lower_bound is None else lower_bound,
     )
 
 

@@ -75,9 +75,6 @@ def test_what_is_no_array_of_transfers():
 def test_settings_that_are_none():
     with pytest.raises(ArgumentError, match=r"fabric must be a fastjax.simulation.Fabric, got 'r"):
         simulate_transfers(moves(), fabric_of(1, 2), fabric="roce")
-    for planning in (-1, float("nan"), "x"):
-        with pytest.raises(ArgumentError, match="planning_time must be seconds, 0 or more, got"):
-            simulate_transfers(moves(), fabric_of(1, 2), planning_time=planning)
 
 
 @pytest.mark.parametrize("pieces", [0, 65, 1.5, None])
