@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from reference_resources import RESOURCE
 
 from fastjax.chunking.resources import RESOURCES, Parts, schedule
-from fastjax.errors import ArgumentError
 
 seconds = st.integers(0, 6)
 some_chunks = st.lists(st.builds(Parts, *[seconds] * 6), max_size=7)
@@ -47,9 +46,3 @@ def test_what_was_ready_first_goes_first():
 def test_no_chunks_take_no_time():
     assert schedule([]).total == 0
     assert schedule([Parts()] * 2000).total == 0
-
-
-@pytest.mark.parametrize("wrong", [-1e-9, float("nan"), float("inf"), 2e6])
-def test_parts_are_seconds(wrong):
-    with pytest.raises(ArgumentError, match="experts must be seconds from 0 to"):
-        Parts(experts=wrong)
