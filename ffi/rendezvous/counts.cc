@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "exchange/counts.h"
-#include "rendezvous/metadata.h"
 #include "rendezvous/process_launch.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/recorder.h"
@@ -19,8 +18,8 @@ namespace {
 // What the counts of all are gathered in, and planned from, for one launch after the other.
 class CountsWork {
  public:
-  // Gathers, and if there is a plan, writes the tables of the devices at `local` positions.
-  Status Do(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args, const std::vector<int32_t>& local,
+  // Gathers, and if there is a plan, writes the tables of the devices of these ranks.
+  Status Do(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args, const std::vector<int32_t>& ranks,
             const PlanFunction& plan, Launch* launch) {
     GatherCounts(args, &sizes_);
     if (!plan) {
@@ -29,7 +28,7 @@ class CountsWork {
     }
     if (Status status = SumCounts(site, group, args, &traffic_, &sizes_); !status.ok()) return status;
     tables_.clear();
-    for (const int32_t position : local) tables_.push_back({site.rank_of[position], args[position].table_words});
+    for (const int32_t rank : ranks) tables_.push_back({rank, args[site.position_at[rank]].table_words});
     Status planned = PlanRecorded([&](bool* made) { return plan(traffic_.data(), tables_, made); }, launch);
     return planned.ok() ? HandOverTables(args) : planned;
   }
@@ -73,7 +72,7 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
 
   const PlanFunction plan_;
   Recorder recorder_;
-  std::vector<int32_t> all_;  // positions
+  std::vector<int32_t> all_;  // ranks
   std::mutex mutex_;
   CountsWork work_;
 };
@@ -81,18 +80,16 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
 // Every process sums the same counts and makes the same plan; each writes the tables of its own devices.
 class CountsLaunch final : public ProcessLaunch<CountsArgs> {
  public:
-  CountsLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder,
-               std::shared_ptr<const PlanFunction> plan)
-      : ProcessLaunch(std::move(site), std::move(recorder)), plan_(std::move(plan)) {}
+  CountsLaunch(const Site& site, Recorder* recorder, const PlanFunction& plan)
+      : ProcessLaunch(site, recorder), plan_(plan) {}
 
  private:
   Status Prepare(bool* /*found_by_all*/) override {
-    if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
-    return work_.Do(site().call_site(), group(), args(), site().local(group()), *plan_, launch());
+    return work_.Do(site().call_site(), group(), args(), site().local_ranks(group()), plan_, launch());
   }
   LaunchSummary summary() const override { return work_.Summary(site().call_site()); }
 
-  const std::shared_ptr<const PlanFunction> plan_;
+  const PlanFunction& plan_;
   CountsWork work_;
 };
 
@@ -105,9 +102,9 @@ std::shared_ptr<Counts> OpenDeviceCounts(const std::shared_ptr<const CallSite>& 
 std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
                                           const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
   const std::string what = plan ? "planning" : "gathering";
-  auto recorder = std::make_shared<Recorder>(RecordedSite(site, plan), SiteKind{});
-  return OpenRendezvous<ProcessOperation<CountsLaunch, std::shared_ptr<const PlanFunction>>>(
-      std::move(process_group), site, what, std::move(recorder), std::make_shared<const PlanFunction>(std::move(plan)));
+  auto recorder = std::make_unique<Recorder>(RecordedSite(site, plan), SiteKind{});
+  return OpenRendezvous<ProcessOperation<CountsLaunch, PlanFunction>>(std::move(process_group), site, what,
+                                                                      std::move(recorder), std::move(plan));
 }
 
 }  // namespace fastjax

@@ -5,8 +5,8 @@
 
 // XLA's run id is the sum, in 32 bits, of a start and the number of earlier launches of the executable. The start is a
 // hash of what was compiled. It is the same in processes that have compiled a module alike, and another one where a
-// process has read it from a cache. So launches are compared by their distance from the start. The start of an
-// executable that somebody else than JAX's jit has made is not known; there, equal run ids prove the same start.
+// process has read it from a cache. So launches are numbered from the start. The start of an executable that somebody
+// else than JAX's jit has made is not known; of two of those, equal run ids prove the same start.
 
 namespace fastjax {
 namespace {
@@ -16,11 +16,6 @@ constexpr size_t kRunsKept = 1024;
 
 // Run ids that are nearer than this have one start, since starts are hashes.
 constexpr uint32_t kNear = uint32_t{1} << 16;
-
-// Subtracts without overflow, whatever numbers another process has sent.
-uint32_t Minus(int64_t a, int64_t b) { return static_cast<uint32_t>(a) - static_cast<uint32_t>(b); }
-
-bool KnowStarts(const LaunchId& a, const LaunchId& b) { return a.start != kUnknownStart && b.start != kUnknownStart; }
 
 }  // namespace
 
@@ -40,17 +35,18 @@ void LaunchIds::Close(int64_t site) {
 void LaunchIds::CountFrom(const std::string& module, uint32_t start) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [number, site] : sites_) {
-    if (site.module == module && site.start == kUnknownStart) site.start = start;
+    if (site.module == module && !site.start.has_value() && !site.launched) site.start = start;
   }
 }
 
 LaunchId LaunchIds::Count(int64_t site, int32_t group, int64_t run_id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Site& of = sites_.at(site);
+  of.launched = true;
   std::map<int64_t, int32_t>& repetitions = of.repetitions[group];
   LaunchId launch_id;
-  launch_id.run_id = run_id;
-  launch_id.start = of.start;
+  launch_id.number = static_cast<uint32_t>(run_id) - of.start.value_or(0);
+  launch_id.counted = of.start.has_value() ? 1 : 0;
   launch_id.copy = of.copy;
   launch_id.repetition = repetitions[run_id]++;
   // Forgets the youngest run: run ids may start anew, and a run older than all others would be forgotten at once.
@@ -61,18 +57,12 @@ LaunchId LaunchIds::Count(int64_t site, int32_t group, int64_t run_id) {
   return launch_id;
 }
 
-bool SameLaunch(const LaunchId& a, const LaunchId& b) {
+int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b) { return static_cast<int32_t>(b.number - a.number); }
+
+bool MayBeSame(const LaunchId& a, const LaunchId& b) {
   if (a.copy != b.copy || a.repetition != b.repetition) return false;
-  return KnowStarts(a, b) ? Minus(a.run_id, a.start) == Minus(b.run_id, b.start) : a.run_id == b.run_id;
-}
-
-int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b) {
-  const bool known = KnowStarts(a, b);
-  return static_cast<int32_t>(Minus(b.run_id, known ? b.start : 0) - Minus(a.run_id, known ? a.start : 0));
-}
-
-bool Comparable(const LaunchId& a, const LaunchId& b) {
-  return KnowStarts(a, b) || a.copy != b.copy || Minus(a.run_id, b.run_id) + kNear < 2 * kNear;
+  const bool one_start = a.counted == b.counted && (a.counted != 0 || a.number - b.number + kNear < 2 * kNear);
+  return !one_start || a.number == b.number;
 }
 
 }  // namespace fastjax

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "rendezvous/process_metadata.h"
@@ -21,7 +22,8 @@ class LaunchIds {
   void Close(int64_t site);
 
   // Says from where XLA counts the launches of an executable of a module: of those of its sites of which it has not
-  // been said.
+  // been said, and which have had no launch. An executable is made before it is launched, and ids of a site are of one
+  // kind.
   void CountFrom(const std::string& module, uint32_t start);
 
   // Returns the next launch id of the group at this site, in this run.
@@ -30,7 +32,8 @@ class LaunchIds {
  private:
   struct Site {
     std::string module;
-    int64_t start = kUnknownStart;
+    std::optional<uint32_t> start;
+    bool launched = false;
     int32_t copy = 0;
     std::map<int32_t, std::map<int64_t, int32_t>> repetitions;  // by group and run
   };
@@ -41,14 +44,11 @@ class LaunchIds {
   std::map<int64_t, Site> sites_;
 };
 
-// Whether the ids that two processes gave to a launch are ids of the same launch.
-bool SameLaunch(const LaunchId& a, const LaunchId& b);
-
 // How many launches of a program, as far as is known, come between two ids of one call; negative if `b` is earlier.
 int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b);
 
-// Whether ids of one call can be told to be of the same launch or of two.
-bool Comparable(const LaunchId& a, const LaunchId& b);
+// Whether nothing says that two ids of one call are ids of two launches: they are equal, or cannot be compared.
+bool MayBeSame(const LaunchId& a, const LaunchId& b);
 
 }  // namespace fastjax
 

@@ -30,6 +30,9 @@ struct ProcessGroup {
 // Text that completes the description of a call, so that processes that exchange in different ways do not meet.
 std::string Describe(const ExchangeOptions& options);
 
+// Returns the processes but `process` that devices of the group are of, ascending.
+std::vector<int32_t> OtherProcesses(const CallSite& site, int32_t group, int32_t process);
+
 class Site {
  public:
   // `what` completes the description of the call, which must be the same in every process.
@@ -39,28 +42,37 @@ class Site {
   Site& operator=(const Site&) = delete;
 
   const CallSite& call_site() const { return *call_site_; }
-  const std::shared_ptr<const CallSite>& shared_call_site() const { return call_site_; }
   ProcessGroup& process_group() const { return *process_group_; }
   int32_t process() const { return process_group_->transport->process(); }
-  int32_t process_of(int32_t group, int32_t position) const {
-    return call_site_->process_of[call_site_->partition(group, position)];
-  }
-  // Positions of this process's devices, ascending.
+  // Positions of this process's devices, ascending, and their ranks.
   const std::vector<int32_t>& local(int32_t group) const { return local_[group]; }
+  const std::vector<int32_t>& local_ranks(int32_t group) const { return local_ranks_[group]; }
 
   // Fills in a session for the next launch of the group in this run, except for its message.
   void Begin(int64_t run_id, int32_t group, ProcessSession* session) const;
-  // Encodes the message to the other processes: `words`.
-  void Write(const std::vector<int64_t>& words, ProcessSession* session) const;
+  // Fills in its message: the sizes and offsets of the local devices. `args` is by position.
+  void Write(const std::vector<ExchangeArgs>& args, ProcessSession* session) const;
+  void Write(const std::vector<CountsArgs>& args, ProcessSession* session) const;
+  // Adds to `args` the sizes and offsets of devices of other processes, from their messages, once all have met. The
+  // messages must live as long as the views in `args`.
+  Status Read(const ProcessSession& session, std::vector<ExchangeArgs>* args) const;
+  Status Read(const ProcessSession& session, std::vector<CountsArgs>* args) const;
 
  private:
+  int32_t process_of(int32_t group, int32_t position) const {
+    return call_site_->process_of[call_site_->partition(group, position)];
+  }
+  template <typename ReadDevice>
+  Status ForEachDevice(const ProcessSession& session, int64_t words_each, ReadDevice read) const;
+
   const std::shared_ptr<ProcessGroup> process_group_;
   const std::shared_ptr<const CallSite> call_site_;
   std::string text_;
   uint64_t call_ = 0;  // a hash of the text and the module
   int64_t number_ = 0;
-  std::vector<std::vector<int32_t>> others_;  // by group: processes
-  std::vector<std::vector<int32_t>> local_;   // by group
+  std::vector<std::vector<int32_t>> others_;       // by group: processes
+  std::vector<std::vector<int32_t>> local_;        // by group
+  std::vector<std::vector<int32_t>> local_ranks_;  // by group
 };
 
 }  // namespace fastjax

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/metadata.h"
 #include "rendezvous/process_group.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/completer.h"
@@ -21,23 +20,23 @@
 
 namespace fastjax {
 
-// One launch, which takes part in the session of the processes. Later launches of the same call site reuse it.
+// One launch, which takes part in the session of the processes. Later launches of the same call site reuse it. Its
+// operation, which has what it is constructed with, lives as long.
 template <typename LaunchArgs>
 class ProcessLaunch : public Participant {
  public:
   using Args = LaunchArgs;
   using Session = typename Rendezvous<Args>::Session;
 
-  ProcessLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder)
-      : site_(std::move(site)), recorder_(std::move(recorder)) {
+  ProcessLaunch(const Site& site, Recorder* recorder) : site_(site), recorder_(recorder) {
     process_session_.participant = this;
   }
 
-  const Site& site() const { return *site_; }
+  const Site& site() const { return site_; }
   int32_t group() const { return process_session_.key.group; }
   int64_t order() const { return order_; }  // among the launches of this process
   ProcessSession& process_session() { return process_session_; }
-  std::vector<Args>& args() { return args_; }  // by position; of other processes once ReadMetadata has been called
+  const std::vector<Args>& args() const { return args_; }  // by position; of other processes once all have met
 
   // On the thread of the last device to arrive: joins the process session. `done` is called on the transport's thread
   // when the launch is over, and the object may then be reused.
@@ -48,16 +47,15 @@ class ProcessLaunch : public Participant {
     launch_ = recorder_->Begin();
     bool named = false;
     const Status written = Guarded([&] {
-      site_->Begin(session->run_id(), session->group(), &process_session_);
+      site_.Begin(session->run_id(), session->group(), &process_session_);
       named = true;
       args_.assign(session->args().begin(), session->args().end());
-      WriteMetadata(*site_, session->group(), args_, &words_);
-      site_->Write(words_, &process_session_);
+      site_.Write(args_, &process_session_);
     });
     if (!written.ok()) return EndAlone(written, named);
-    const bool posted = site_->process_group().transport->Post([this] {
+    const bool posted = site_.process_group().transport->Post([this] {
       FaultPoints::Get().At(order_, "meet");
-      site_->process_group().rendezvous.Join(&process_session_);
+      site_.process_group().rendezvous.Join(&process_session_);
     });
     if (!posted) End(Status::Unavailable(process_session_.prefix + "the network of this process has been closed."));
   }
@@ -73,8 +71,8 @@ class ProcessLaunch : public Participant {
   // Whether another thread prepares. Rows of other exchanges that move need the transport's thread, so large groups are
   // not planned for there.
   virtual bool PreparesLong() const {
-    return site_->call_site().group_size >= kLargeGroup &&
-           site_->process_group().rendezvous.OthersHaveMet(process_session_);
+    return site_.call_site().group_size >= kLargeGroup &&
+           site_.process_group().rendezvous.OthersHaveMet(process_session_);
   }
   bool preparing() const { return preparing_; }
 
@@ -84,7 +82,7 @@ class ProcessLaunch : public Participant {
   virtual LaunchSummary summary() const = 0;
   // Leaves the process session and completes the devices.
   void Finish(const Status& status) {
-    site_->process_group().rendezvous.Leave(&process_session_);
+    site_.process_group().rendezvous.Leave(&process_session_);
     End(status);
   }
 
@@ -97,10 +95,15 @@ class ProcessLaunch : public Participant {
     launch_.Restart();
     preparing_ = true;
     found_by_all_ = true;
-    const auto prepare = [this] { return Guarded([this] { return Prepare(&found_by_all_); }); };
+    const auto prepare = [this] {
+      return Guarded([this] {
+        const Status read = site_.Read(process_session_, &args_);
+        return read.ok() ? Prepare(&found_by_all_) : read;
+      });
+    };
     const auto elsewhere = [this, prepare] {
       // The transport lives as long as there is a process session.
-      static_cast<void>(site_->process_group().transport->Post([this, status = prepare()] { OnPrepared(status); }));
+      static_cast<void>(site_.process_group().transport->Post([this, status = prepare()] { OnPrepared(status); }));
     };
     if (PreparesLong() && Guarded([&] { Completer::Get().Run(elsewhere); }).ok()) return;
     OnPrepared(prepare());
@@ -120,15 +123,15 @@ class ProcessLaunch : public Participant {
     }
     if (status.ok()) return Run();
     // All processes find the same mistakes, but a lack of memory is one process's own.
-    ProcessRendezvous& rendezvous = site_->process_group().rendezvous;
+    ProcessRendezvous& rendezvous = site_.process_group().rendezvous;
     if (found_by_all_ && status.code == Code::kInvalidArgument) return rendezvous.FailHere(&process_session_, status);
     rendezvous.FailEverywhere(&process_session_, status);
   }
 
   // Ends a launch that the other processes have not been told of yet. They are told now, if the launch has an id.
   void EndAlone(const Status& why, bool named) {
-    const bool posted = named && site_->process_group().transport->Post([this, why] {
-      site_->process_group().rendezvous.TellAll(process_session_, why);
+    const bool posted = named && site_.process_group().transport->Post([this, why] {
+      site_.process_group().rendezvous.TellAll(process_session_, why);
       End(why);
     });
     if (!posted) End(why);
@@ -143,8 +146,8 @@ class ProcessLaunch : public Participant {
     done();
   }
 
-  const std::shared_ptr<const Site> site_;
-  const std::shared_ptr<Recorder> recorder_;
+  const Site& site_;
+  Recorder* const recorder_;
   Launch launch_;
   int64_t order_ = 0;
   bool preparing_ = false;
@@ -152,22 +155,21 @@ class ProcessLaunch : public Participant {
   Status failure_;  // of the session, while it is prepared
   ProcessSession process_session_;
   std::vector<Args> args_;
-  std::vector<int64_t> words_;
   Session* session_ = nullptr;
   std::function<void()> done_;
 };
 
-// The operation of a call site in this process: each time that its devices have arrived, a launch begins, which is made
-// of `Shared`, or taken over from an earlier one.
+// The operation of a call site in this process: each time that its devices have arrived, a launch begins, or is taken
+// over from an earlier one. Launches share a `Shared`.
 template <typename OneLaunch, typename Shared>
 class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
  public:
   using typename Rendezvous<typename OneLaunch::Args>::Session;
 
   ProcessOperation(std::shared_ptr<ProcessGroup> process_group, const std::shared_ptr<const CallSite>& call_site,
-                   const std::string& what, std::shared_ptr<Recorder> recorder, Shared shared)
+                   const std::string& what, std::unique_ptr<Recorder> recorder, Shared shared)
       : Rendezvous<typename OneLaunch::Args>(call_site, process_group->transport->process()),
-        site_(std::make_shared<const Site>(std::move(process_group), call_site, what)),
+        site_(std::move(process_group), call_site, what),
         recorder_(std::move(recorder)),
         shared_(std::move(shared)) {}
 
@@ -197,18 +199,19 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
   }
 
   template <typename Tell>
-  void Post(int64_t run_id, int32_t group, const Tell& tell) const {
+  void Post(int64_t run_id, int32_t group, const Tell& tell) {
     auto process_session = std::make_shared<ProcessSession>();
-    site_->Begin(run_id, group, process_session.get());
-    site_->process_group().transport->Post(
-        [site = site_, process_session, tell] { tell(&site->process_group().rendezvous, *process_session); });
+    site_.Begin(run_id, group, process_session.get());
+    site_.process_group().transport->Post([this, self = this->shared_from_this(), process_session, tell] {
+      tell(&site_.process_group().rendezvous, *process_session);
+    });
   }
 
   OneLaunch* Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (free_.empty()) {
       free_.reserve(launches_.size() + 1);  // so that giving one back need not allocate
-      launches_.push_back(std::make_unique<OneLaunch>(site_, recorder_, shared_));
+      launches_.push_back(std::make_unique<OneLaunch>(site_, recorder_.get(), shared_));
       return launches_.back().get();
     }
     OneLaunch* launch = free_.back();
@@ -221,8 +224,8 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
     free_.push_back(launch);
   }
 
-  const std::shared_ptr<const Site> site_;
-  const std::shared_ptr<Recorder> recorder_;
+  const Site site_;
+  const std::unique_ptr<Recorder> recorder_;
   const Shared shared_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<OneLaunch>> launches_;

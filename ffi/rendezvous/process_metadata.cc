@@ -7,9 +7,7 @@ namespace fastjax {
 namespace {
 
 struct Header {
-  CallKey key;
-  LaunchId launch_id;
-  uint64_t settings;
+  Meeting meeting;
   int64_t num_words;
   int64_t text_bytes;
   int64_t kind;
@@ -21,20 +19,16 @@ size_t Padded(size_t bytes) { return (bytes + sizeof(int64_t) - 1) / sizeof(int6
 
 }  // namespace
 
-void Encode(const ProcessMetadata& message, std::vector<std::byte>* out) {
-  Header header = {};  // zeroes the padding too
-  header.key = message.key;
-  header.launch_id = message.launch_id;
-  header.settings = message.settings;
-  header.num_words = message.num_words;
-  header.text_bytes = static_cast<int64_t>(message.text.size());
-  header.kind = static_cast<int64_t>(message.kind);
-  const size_t text = Padded(message.text.size());
-  const size_t words = static_cast<size_t>(message.num_words) * sizeof(int64_t);
-  out->assign(sizeof(Header) + text + words, std::byte{0});
+void Encode(Kind kind, const Meeting& meeting, std::string_view text, const std::vector<int64_t>& words,
+            std::vector<std::byte>* out) {
+  const Header header = {meeting, static_cast<int64_t>(words.size()), static_cast<int64_t>(text.size()),
+                         static_cast<int64_t>(kind)};
+  const size_t words_at = sizeof(Header) + Padded(text.size());
+  const size_t words_bytes = words.size() * sizeof(int64_t);
+  out->assign(words_at + words_bytes, std::byte{0});
   std::memcpy(out->data(), &header, sizeof(Header));
-  std::memcpy(out->data() + sizeof(Header), message.text.data(), message.text.size());
-  if (words > 0) std::memcpy(out->data() + sizeof(Header) + text, message.words, words);
+  std::memcpy(out->data() + sizeof(Header), text.data(), text.size());
+  if (words_bytes > 0) std::memcpy(out->data() + words_at, words.data(), words_bytes);
 }
 
 void SetKind(Kind kind, std::vector<std::byte>* encoded) {
@@ -56,10 +50,8 @@ bool Decode(const std::byte* data, size_t bytes, ProcessMetadata* message) {
   if (header.kind < static_cast<int64_t>(Kind::kMeet) || header.kind > static_cast<int64_t>(Kind::kMeetAnswer)) {
     return false;
   }
+  static_cast<Meeting&>(*message) = header.meeting;
   message->kind = static_cast<Kind>(header.kind);
-  message->key = header.key;
-  message->launch_id = header.launch_id;
-  message->settings = header.settings;
   message->text = {reinterpret_cast<const char*>(data) + sizeof(Header), static_cast<size_t>(header.text_bytes)};
   message->words = reinterpret_cast<const int64_t*>(data + sizeof(Header) + text);
   message->num_words = header.num_words;

@@ -18,15 +18,24 @@ struct CallKey {
   friend bool operator==(const CallKey& a, const CallKey& b) { return a.call == b.call && a.group == b.group; }
 };
 
-constexpr int64_t kUnknownStart = -1;
-
-// Which of the launches with one key it is, as one process counts them. A program is launched many times, a loop in it
+// Which of the launches with one key it is, the same in every process. A program is launched many times, a loop in it
 // repeats a call, XLA may make several copies of a call site, and JAX may compile a program again.
 struct LaunchId {
-  int64_t run_id = 0;             // XLA's number of the launch, in this process
-  int64_t start = kUnknownStart;  // from where XLA counts them, in this process
-  int32_t copy = 0;               // of the call site, in the order in which they were made
-  int32_t repetition = 0;         // of this copy, in this run
+  uint32_t number = 0;     // of the launch, counted from the executable's first; or if `counted` is 0, XLA's own number
+  int32_t counted = 0;     // 1 if it is known from where XLA counts
+  int32_t copy = 0;        // of the call site, in the order in which they were made
+  int32_t repetition = 0;  // of this copy, in this run
+
+  friend bool operator==(const LaunchId& a, const LaunchId& b) {
+    return a.number == b.number && a.counted == b.counted && a.copy == b.copy && a.repetition == b.repetition;
+  }
+};
+
+// A launch by the processes whose devices take part in it.
+struct Meeting {
+  CallKey key;
+  LaunchId launch_id;
+  uint64_t settings = 0;  // a hash of what plans depend on; see CallSite
 };
 
 // The last two are sent after a connection was renewed. kMeetAgain is the message of kMeet once more, from a process
@@ -34,11 +43,8 @@ struct LaunchId {
 enum class Kind : int32_t { kMeet = 1, kGiveUp = 2, kMeetAgain = 3, kMeetAnswer = 4 };
 
 // A decoded message. Its members are views into the bytes that arrived.
-struct ProcessMetadata {
+struct ProcessMetadata : Meeting {
   Kind kind = Kind::kMeet;
-  CallKey key;
-  LaunchId launch_id;
-  uint64_t settings = 0;  // a hash of what plans depend on; see CallSite
   std::string_view text;  // what is being called, or why it was given up
   const int64_t* words = nullptr;
   int64_t num_words = 0;
@@ -48,7 +54,8 @@ struct ProcessMetadata {
 constexpr char kInModule[] = ", in module ";
 
 // Encodes a message into `out`, which is overwritten.
-void Encode(const ProcessMetadata& message, std::vector<std::byte>* out);
+void Encode(Kind kind, const Meeting& meeting, std::string_view text, const std::vector<int64_t>& words,
+            std::vector<std::byte>* out);
 
 // Changes the kind of an encoded message.
 void SetKind(Kind kind, std::vector<std::byte>* encoded);

@@ -39,6 +39,17 @@ std::string Distance(const LaunchId& theirs, const LaunchId& own) {
   return std::to_string(far) + " " + (far == 1 ? unit : units) + (distance < 0 ? " behind" : " further");
 }
 
+// Whether, as far as is known, the launches are one.
+bool MayBeSame(const Meeting& a, const Meeting& b) { return a.key == b.key && MayBeSame(a.launch_id, b.launch_id); }
+
+// "launch 3", for those whose launches cannot be compared.
+std::string Launch(const LaunchId& id) {
+  return "launch " + std::to_string(id.number) +
+         (id.counted != 0 ? ", counted from the executable's first"
+                          : " of an executable that JAX did not compile or read from its cache, so that nothing says "
+                            "from which number it counts");
+}
+
 // Returns the place of a process among the others of a session, if it is one of them.
 std::optional<size_t> PlaceOf(int32_t process, const ProcessSession& session) {
   const auto found = std::find(session.others.begin(), session.others.end(), process);
@@ -56,9 +67,7 @@ void ProcessRendezvous::Join(ProcessSession* session) {
   session->deadline = session->since + session->timeout;
   joined_.push_back(session);
   if (!closed_.ok()) return LoseFrom(session, kNobody, closed_);
-  const GivenUp* old = Recall(session->key, session->launch_id);
-  if (old == nullptr) old = RecallIncomparable(session->key, session->launch_id);
-  if (old != nullptr) return FailHere(session, GaveUp(*session, *old));
+  if (const GivenUp* const old = Recall(*session); old != nullptr) return FailHere(session, GaveUp(*session, *old));
   for (const int32_t process : session->others) {
     transport_->SendMessage(process, session->bytes.data(), session->bytes.size());
   }
@@ -66,17 +75,10 @@ void ProcessRendezvous::Join(ProcessSession* session) {
     const auto process = static_cast<size_t>(session->others[place]);
     if (process >= early_.size()) continue;
     auto& messages = early_[process];
-    const auto found =
-        std::find_if(messages.begin(), messages.end(), [&](const std::unique_ptr<ReceivedMessage>& message) {
-          return message->metadata.key == session->key && SameLaunch(message->metadata.launch_id, session->launch_id);
-        });
-    if (found == messages.end()) {
-      const auto unlike = std::find_if(messages.begin(), messages.end(), [&](const auto& message) {
-        return AreIncomparable(*session, message->metadata);
-      });
-      if (unlike == messages.end()) continue;
-      return FailEverywhere(session, Incomparable(*session, session->others[place], (*unlike)->metadata));
-    }
+    const auto found = std::find_if(
+        messages.begin(), messages.end(),
+        [&](const std::unique_ptr<ReceivedMessage>& message) { return MayBeSame(message->metadata, *session); });
+    if (found == messages.end()) continue;
     std::unique_ptr<ReceivedMessage> message = std::move(*found);
     messages.erase(found);
     if (!Accept(session, place, std::move(message))) return;
@@ -103,9 +105,9 @@ bool ProcessRendezvous::OthersHaveMet(const ProcessSession& session) const {
 
 void ProcessRendezvous::TellComers(const ProcessSession& session, const Status& why) {
   if (session.others.empty()) return;
-  Remember({session.key, session.launch_id, why.message, transport_->process()});
+  Remember({session, why.message, transport_->process()});
   const GivenUp& given_up = given_up_.back();
-  for (const auto& [process, theirs] : given_up.came) Tell(process, given_up);
+  for (const int32_t process : given_up.came) Tell(process, given_up);
 }
 
 void ProcessRendezvous::FailEverywhere(ProcessSession* session, const Status& why, int32_t lost) {
@@ -115,7 +117,7 @@ void ProcessRendezvous::FailEverywhere(ProcessSession* session, const Status& wh
 }
 
 void ProcessRendezvous::TellAll(const ProcessSession& session, const Status& why, int32_t lost) {
-  GivenUp given_up{session.key, session.launch_id, why.message, transport_->process()};
+  GivenUp given_up(session, why.message, transport_->process());
   for (const int32_t process : session.others) {
     if (process != lost) Tell(process, given_up);
   }
@@ -133,29 +135,21 @@ void ProcessRendezvous::FailHere(ProcessSession* session, const Status& why) {
 }
 
 void ProcessRendezvous::Tell(int32_t process, const GivenUp& given_up) {
-  ProcessMetadata message;
-  message.kind = Kind::kGiveUp;
-  message.key = given_up.key;
-  message.launch_id = given_up.launch_id;
-  message.text = given_up.text;
-  Encode(message, &scratch_);
+  Encode(Kind::kGiveUp, given_up, given_up.text, {}, &scratch_);
   transport_->SendMessage(process, scratch_.data(), scratch_.size());
 }
 
 // Remembers a launch that was given up, and forgets the messages that had arrived for it.
 void ProcessRendezvous::Remember(GivenUp given_up) {
   const auto stale = [&](const std::unique_ptr<ReceivedMessage>& message) {
-    return message->metadata.key == given_up.key && SameLaunch(message->metadata.launch_id, given_up.launch_id);
+    return MayBeSame(message->metadata, given_up);
   };
   for (size_t process = 0; process < early_.size(); ++process) {
     auto& messages = early_[process];
     const auto theirs = std::find_if(messages.begin(), messages.end(), stale);
     if (theirs == messages.end()) continue;
-    if (static_cast<int32_t>(process) == given_up.by) {
-      given_up.call = (*theirs)->metadata.text;
-      given_up.settings = (*theirs)->metadata.settings;
-    }
-    given_up.came.emplace_back(static_cast<int32_t>(process), (*theirs)->metadata.launch_id);
+    if (static_cast<int32_t>(process) == given_up.by) given_up.call = (*theirs)->metadata.text;
+    given_up.came.push_back(static_cast<int32_t>(process));
     messages.erase(std::remove_if(messages.begin(), messages.end(), stale), messages.end());
   }
   const auto now = given_up.at;
@@ -163,40 +157,10 @@ void ProcessRendezvous::Remember(GivenUp given_up) {
   while (given_up_.size() > kMostGivenUp || now - given_up_.front().at > kGivenUpKept) given_up_.pop_front();
 }
 
-ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const CallKey& key, const LaunchId& launch_id) {
-  for (GivenUp& old : given_up_) {
-    if (old.key == key && SameLaunch(old.launch_id, launch_id)) return &old;
-  }
-  return nullptr;
-}
-
-// Returns one of which nothing says whether it is this launch.
-const ProcessRendezvous::GivenUp* ProcessRendezvous::RecallIncomparable(const CallKey& key,
-                                                                        const LaunchId& launch_id) const {
-  for (const GivenUp& old : given_up_) {
-    if (old.key == key && !Comparable(old.launch_id, launch_id)) return &old;
-  }
-  return nullptr;
-}
-
-void ProcessRendezvous::WhenKnown(const ProcessSession& session, int32_t process,
-                                  std::function<void(const LaunchId& theirs)> use) {
-  GivenUp* const given_up = Recall(session.key, session.launch_id);
-  if (given_up == nullptr) return;
-  for (const auto& [who, theirs] : given_up->came) {
-    if (who == process) return use(theirs);
-  }
-  given_up->awaited = process;
-  given_up->use = std::move(use);
-}
-
-void ProcessRendezvous::AddLateComer(int32_t process, const LaunchId& theirs, GivenUp* given_up) {
-  const auto same = [&](const auto& known) { return known.first == process; };
-  if (std::any_of(given_up->came.begin(), given_up->came.end(), same)) return;
-  given_up->came.emplace_back(process, theirs);
-  if (given_up->awaited != process) return;
-  given_up->awaited = kNobody;
-  std::exchange(given_up->use, nullptr)(theirs);
+const ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const Meeting& meeting) const {
+  const auto found =
+      std::find_if(given_up_.begin(), given_up_.end(), [&](const GivenUp& old) { return MayBeSame(old, meeting); });
+  return found == given_up_.end() ? nullptr : &*found;
 }
 
 std::unique_ptr<ReceivedMessage> ProcessRendezvous::TakeMessage() {
@@ -224,45 +188,12 @@ void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t
   PutAway(std::move(message));
 }
 
-ProcessSession* ProcessRendezvous::Find(int32_t process, const ProcessMetadata& message) const {
+ProcessSession* ProcessRendezvous::Find(int32_t process, const Meeting& meeting) const {
   for (ProcessSession* session : joined_) {
-    if (session->failed || !(session->key == message.key) || !SameLaunch(session->launch_id, message.launch_id))
-      continue;
+    if (session->failed || !MayBeSame(*session, meeting)) continue;
     if (PlaceOf(process, *session).has_value()) return session;
   }
   return nullptr;
-}
-
-// Whether a message is of the session's call, and nothing says whether it is of its launch.
-bool ProcessRendezvous::AreIncomparable(const ProcessSession& session, const ProcessMetadata& theirs) {
-  return theirs.key == session.key && !Comparable(theirs.launch_id, session.launch_id);
-}
-
-Status ProcessRendezvous::Incomparable(const ProcessSession& session, int32_t process,
-                                       const ProcessMetadata& theirs) const {
-  const auto launch = [](const LaunchId& id) {
-    return "launch " + std::to_string(id.run_id) +
-           (id.start == kUnknownStart ? " of an executable that JAX did not compile or read from its cache, so that "
-                                        "nothing says from which number it counts"
-                                      : ", counted from " + std::to_string(id.start));
-  };
-  return Status::Invalid(session.prefix + "this launch and that of " + transport_->Describe(process) +
-                         " cannot be told to be the same: here, " + session.text + ", " + launch(session.launch_id) +
-                         "; there, " + std::string(theirs.text) + ", " + launch(theirs.launch_id) +
-                         ". Compile the program in every process, or load the same serialized executable in each.");
-}
-
-// Fails the sessions of which nothing says whether a message is of their launch, in all processes.
-template <typename Why>
-void ProcessRendezvous::FailIncomparable(int32_t process, const ProcessMetadata& theirs, Why why) {
-  const auto waits = [&](const ProcessSession* session) {
-    if (session->failed || session->met || !AreIncomparable(*session, theirs)) return false;
-    return PlaceOf(process, *session).has_value();
-  };
-  if (std::none_of(joined_.begin(), joined_.end(), waits)) return;
-  ForEachJoined([&](ProcessSession* session) {
-    if (waits(session)) FailEverywhere(session, why(*session));
-  });
 }
 
 void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage> message) {
@@ -272,25 +203,15 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
     return;
   }
   // The process that gave up has told all others, except the one that had told it.
-  if (GivenUp* const old = Recall(message->metadata.key, message->metadata.launch_id); old != nullptr) {
+  if (const GivenUp* const old = Recall(message->metadata); old != nullptr) {
     if (old->by == transport_->process()) Tell(process, *old);
-    AddLateComer(process, message->metadata.launch_id, old);
     return PutAway(std::move(message));
   }
   if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
-  // What this process said of it may have been lost with a connection.
-  if (const GivenUp* const old = RecallIncomparable(message->metadata.key, message->metadata.launch_id);
-      old != nullptr) {
-    Tell(process, *old);
-    return PutAway(std::move(message));
-  }
-  FailIncomparable(process, message->metadata,
-                   [&](const ProcessSession& session) { return Incomparable(session, process, message->metadata); });
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
   for (const std::unique_ptr<ReceivedMessage>& other : messages) {
-    const bool same = message->metadata.kind == Kind::kMeetAgain && other->metadata.key == message->metadata.key &&
-                      SameLaunch(other->metadata.launch_id, message->metadata.launch_id);
+    const bool same = message->metadata.kind == Kind::kMeetAgain && MayBeSame(other->metadata, message->metadata);
     if (same) return PutAway(std::move(message));
   }
   messages.push_back(std::move(message));
@@ -310,6 +231,13 @@ bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::uniqu
   if (theirs.settings != session->settings) {
     return refuse(Status::Invalid(session->prefix + who() + kOtherPlans + "."));
   }
+  if (!(theirs.launch_id == session->launch_id)) {
+    return refuse(
+        Status::Invalid(session->prefix + "this launch and that of " + who() +
+                        " cannot be told to be the same: here, " + session->text + ", " + Launch(session->launch_id) +
+                        "; there, " + std::string(theirs.text) + ", " + Launch(theirs.launch_id) +
+                        ". Compile the program in every process, or load the same serialized executable in each."));
+  }
   if (session->messages[place] != nullptr) {
     if (theirs.kind == Kind::kMeetAgain) SendAgain(*session, session->others[place], Kind::kMeetAnswer);
     if (theirs.kind != Kind::kMeet) return false;
@@ -328,14 +256,9 @@ void ProcessRendezvous::BeginIfMet(ProcessSession* session) {
 }
 
 void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message) {
-  GivenUp given_up{message.key, message.launch_id, std::string(message.text), process};
-  ProcessSession* session = Find(process, message);
-  const Status why = session == nullptr ? Status::Ok() : GaveUp(*session, given_up);
-  if (session == nullptr) {
-    FailIncomparable(process, message, [&](const ProcessSession& untold) { return GaveUp(untold, given_up); });
-  }
-  Remember(std::move(given_up));
-  if (session != nullptr) FailHere(session, why);
+  Remember({message, message.text, process});
+  ProcessSession* const session = Find(process, message);
+  if (session != nullptr) FailHere(session, GaveUp(*session, given_up_.back()));
 }
 
 Status ProcessRendezvous::GaveUp(const ProcessSession& session, const GivenUp& given_up) const {
@@ -443,14 +366,14 @@ void ProcessRendezvous::ForEachJoined(Function function) {
 }
 
 // Says where a process is, or was and gave up, that did not come to a session.
-std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const CallKey& key, const LaunchId& launch_id,
-                                         std::string_view text, uint64_t settings, bool gave_up) {
+std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const Meeting& theirs, std::string_view text,
+                                         bool gave_up) {
   const std::string is = gave_up ? " (which was " : " (which is ";
   const std::string end = gave_up ? ", and gave that up" : "";
-  if (key == session.key) return is + Distance(launch_id, session.launch_id) + end + ")";
+  if (theirs.key == session.key) return is + Distance(theirs.launch_id, session.launch_id) + end + ")";
   const auto call = [](std::string_view described) { return described.substr(0, described.rfind(kInModule)); };
   if (call(text) != call(session.text)) return is + "at another call" + end + ": " + std::string(text) + ")";
-  if (settings != session.settings) return " (which" + std::string(kOtherPlans) + ")";
+  if (theirs.settings != session.settings) return " (which" + std::string(kOtherPlans) + ")";
   return is + "at this call of another program of that name" + end + ": " + std::string(text) + ")";
 }
 
@@ -458,13 +381,13 @@ std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const Ca
 std::string ProcessRendezvous::Whereabouts(const ProcessSession& session, size_t process) const {
   if (process < early_.size() && !early_[process].empty()) {
     const ProcessMetadata& theirs = early_[process].back()->metadata;
-    return Elsewhere(session, theirs.key, theirs.launch_id, theirs.text, theirs.settings, false);
+    return Elsewhere(session, theirs, theirs.text, false);
   }
   // That process may have waited a little longer than this one.
   const auto since = session.deadline - session.timeout;
   for (auto old = given_up_.rbegin(); old != given_up_.rend() && old->at >= since; ++old) {
     if (old->by != static_cast<int32_t>(process) || old->call.empty()) continue;
-    return Elsewhere(session, old->key, old->launch_id, old->call, old->settings, true);
+    return Elsewhere(session, *old, old->call, true);
   }
   return "";
 }

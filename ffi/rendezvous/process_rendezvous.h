@@ -7,11 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "exchange/status.h"
@@ -42,15 +40,14 @@ struct ReceivedMessage {
 };
 
 // One process's part in one launch: its message to the others, and their messages.
-struct ProcessSession {
+struct ProcessSession : Meeting {
   ProcessSession() = default;
   ProcessSession(ProcessSession&&) = default;
+  void Encode() { fastjax::Encode(Kind::kMeet, *this, text, words, &bytes); }
 
-  CallKey key;
-  LaunchId launch_id;
-  uint64_t settings = 0;
   std::string text;              // what is called
-  std::vector<std::byte> bytes;  // the encoded message for the others
+  std::vector<int64_t> words;    // of the message to the others
+  std::vector<std::byte> bytes;  // the message, encoded
   std::vector<int32_t> others;   // processes
   std::chrono::milliseconds timeout{0};
   std::string prefix;  // of errors
@@ -85,10 +82,7 @@ class ProcessRendezvous final : public Handler {
   // Whether rows of other sessions may be in flight.
   bool OthersHaveMet(const ProcessSession& session) const;
   // Whether a process has given the session up already, so that joining it would fail at once.
-  bool IsGivenUp(const CallKey& key, const LaunchId& launch_id) { return Recall(key, launch_id) != nullptr; }
-  // Calls `use` with the id that the process gave to the launch of a session that was given up: now if its message has
-  // come, or else when it comes.
-  void WhenKnown(const ProcessSession& session, int32_t process, std::function<void(const LaunchId& theirs)> use);
+  bool IsGivenUp(const Meeting& meeting) const { return Recall(meeting) != nullptr; }
 
   void OnMessage(int32_t process, const std::byte* data, size_t bytes) override;
   void OnLost(int32_t process, const Status& status) override;
@@ -101,25 +95,18 @@ class ProcessRendezvous final : public Handler {
   static constexpr int32_t kNobody = -1;
 
   // A session that was given up. A process that comes later, this one included, is told at once.
-  struct GivenUp {
-    CallKey key;
-    LaunchId launch_id;
+  struct GivenUp : Meeting {
+    GivenUp(const Meeting& meeting, std::string_view why, int32_t process) : Meeting(meeting), text(why), by(process) {}
+
     std::string text;
     int32_t by;  // process
     std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
-    std::string call = {};                                // the call that process was at, and this one was not,
-    uint64_t settings = 0;                                // with its settings
-    std::vector<std::pair<int32_t, LaunchId>> came = {};  // processes whose messages came, with their ids
-    int32_t awaited = kNobody;                            // the process whose message is awaited,
-    std::function<void(const LaunchId&)> use = {};        // and what to call with it
+    std::string call;           // that process was at, and this one was not, with the settings of the meeting
+    std::vector<int32_t> came;  // processes whose messages came
   };
 
   void WaitForNewcomers(ProcessSession* session, std::chrono::steady_clock::time_point now);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
-  static bool AreIncomparable(const ProcessSession& session, const ProcessMetadata& theirs);
-  Status Incomparable(const ProcessSession& session, int32_t process, const ProcessMetadata& theirs) const;
-  template <typename Why>
-  void FailIncomparable(int32_t process, const ProcessMetadata& theirs, Why why);
   static bool AreAt(const ProcessSession& earlier, const ProcessSession& session);
   void WaitAnew(std::vector<ProcessSession*>::const_iterator earlier, std::chrono::steady_clock::time_point now);
   template <typename Function>
@@ -129,9 +116,7 @@ class ProcessRendezvous final : public Handler {
   void ForEachJoined(Function function);
   void Tell(int32_t process, const GivenUp& given_up);
   void Remember(GivenUp given_up);
-  void AddLateComer(int32_t process, const LaunchId& theirs, GivenUp* given_up);
-  GivenUp* Recall(const CallKey& key, const LaunchId& launch_id);
-  const GivenUp* RecallIncomparable(const CallKey& key, const LaunchId& launch_id) const;
+  const GivenUp* Recall(const Meeting& meeting) const;
   void Receive(int32_t process, std::unique_ptr<ReceivedMessage> message);
   // False if the message ended the session, or is nothing new.
   bool Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message);
@@ -140,10 +125,10 @@ class ProcessRendezvous final : public Handler {
   void SendAgain(const ProcessSession& session, int32_t process, Kind kind);
   void BeginIfMet(ProcessSession* session);
   void OnGiveUp(int32_t process, const ProcessMetadata& message);
-  ProcessSession* Find(int32_t process, const ProcessMetadata& message) const;
+  ProcessSession* Find(int32_t process, const Meeting& meeting) const;
   std::string Whereabouts(const ProcessSession& session, size_t process) const;
-  static std::string Elsewhere(const ProcessSession& session, const CallKey& key, const LaunchId& launch_id,
-                               std::string_view text, uint64_t settings, bool gave_up);
+  static std::string Elsewhere(const ProcessSession& session, const Meeting& theirs, std::string_view text,
+                               bool gave_up);
   std::string Missing(const ProcessSession& session) const;
   std::unique_ptr<ReceivedMessage> TakeMessage();
   void PutAway(std::unique_ptr<ReceivedMessage> message);

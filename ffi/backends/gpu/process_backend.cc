@@ -1,15 +1,15 @@
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
 #include "rendezvous/counts.h"
-#include "rendezvous/metadata.h"
-#include "rendezvous/process_all_gather.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/recorder.h"
 
@@ -29,9 +29,9 @@ struct Shared {
 
 class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
-  GpuLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder, std::shared_ptr<Shared> shared)
-      : ProcessLaunch(std::move(site), std::move(recorder)),
-        shared_(std::move(shared)),
+  GpuLaunch(const Site& site, Recorder* recorder, const std::shared_ptr<Shared>& shared)
+      : ProcessLaunch(site, recorder),
+        shared_(shared.get()),
         work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
 
  private:
@@ -44,75 +44,106 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   Status Prepare(bool* found_by_all) override {
     const CallSite& call = site().call_site();
-    if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
-    ranks_.clear();
-    for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
     // The thread is ours: without a device of its own it would make a context on the first GPU, whoever's that is.
     const int32_t device = CallerOf(args()[site().local(group()).front()])->device;
     Status status = shared_->gpu->Check(shared_->gpu->driver().SetDevice(device), device, "be chosen");
-    if (status.ok()) status = work_.Prepare(call, group(), args(), shared_->options, ranks_, found_by_all, launch());
+    if (status.ok()) {
+      status =
+          work_.Prepare(call, group(), args(), shared_->options, site().local_ranks(group()), found_by_all, launch());
+    }
     return status.ok() ? work_.Launch(call, group()) : status;
   }
 
-  const std::shared_ptr<Shared> shared_;
-  std::vector<int32_t> ranks_;
+  Shared* const shared_;
   Work work_;
 };
 
 // A message says whether it is from the process that made the id, and then the id.
-constexpr size_t kIdWords = sizeof(nccl::UniqueId) / sizeof(int64_t);
-constexpr size_t kWords = 1 + kIdWords;
+constexpr int64_t kWords = 1 + sizeof(nccl::UniqueId) / sizeof(int64_t);
+
+// Brings an id from the process that made it to all others, for a thread that waits for it.
+class Sharing final : public Participant {
+ public:
+  // Of an id that this process does not make, `id` is written before Run returns.
+  Sharing(ProcessGroup* process_group, bool makes, nccl::UniqueId* id)
+      : process_group_(process_group), makes_(makes), id_(id) {
+    session_.participant = this;
+    session_.words.assign(kWords, 0);
+    session_.words[0] = makes ? 1 : 0;
+    if (makes) std::memcpy(&session_.words[1], id->bytes, sizeof(id->bytes));
+  }
+
+  // The caller sets key, launch id, text, others and timeout before Run.
+  ProcessSession& session() { return session_; }
+  // Waits no longer than the session does. Must not be called on the transport's thread.
+  Status Run() {
+    std::future<Status> ended = told_->get_future();
+    if (process_group_->transport->Post([this] { Join(); })) return ended.get();
+    return Status::Unavailable("the network of this process has been closed.");
+  }
+
+  void OnMet() override {
+    bool found = makes_;
+    for (const auto& message : session_.messages) {
+      const ProcessMetadata& theirs = message->metadata;
+      if (found || theirs.num_words != kWords || theirs.words[0] != 1) continue;
+      std::memcpy(id_->bytes, &theirs.words[1], sizeof(id_->bytes));
+      found = true;
+    }
+    End(found ? Status::Ok() : Status::Internal("no process has made a communicator; do all run the same version?"));
+  }
+  void OnFailed(const Status& why) override { End(why); }
+
+ private:
+  // There may be many attempts with one launch id; those that were given up do not count.
+  void Join() {
+    while (process_group_->rendezvous.IsGivenUp(session_)) ++session_.launch_id.repetition;
+    session_.Encode();
+    process_group_->rendezvous.Join(&session_);
+  }
+  void End(const Status& status) {
+    process_group_->rendezvous.Leave(&session_);
+    const auto told = told_;  // `this` may be destroyed as soon as the caller is told
+    told->set_value(status);
+  }
+
+  ProcessGroup* const process_group_;
+  const bool makes_;
+  nccl::UniqueId* const id_;
+  ProcessSession session_;
+  const std::shared_ptr<std::promise<Status>> told_ = std::make_shared<std::promise<Status>>();
+};
 
 class ProcessIdExchange final : public nccl::UniqueIdExchange {
  public:
   explicit ProcessIdExchange(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
 
-  std::string NameOf(const CallSite& site, int32_t group) override;
+  // Devices by their process and their number in it.
+  std::string NameOf(const CallSite& site, int32_t group) override {
+    std::string name = "GPUs";
+    for (const int32_t position : site.position_at) {
+      const auto partition = static_cast<size_t>(site.partition(group, position));
+      name += " " + std::to_string(site.process_of[partition]) + "." + std::to_string(site.rail_of[partition]);
+    }
+    return name;
+  }
+
   Status Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation, bool makes,
-               nccl::UniqueId* id) override;
+               nccl::UniqueId* id) override {
+    const Transport& transport = *process_group_->transport;
+    Sharing sharing(process_group_.get(), makes, id);
+    ProcessSession& session = sharing.session();
+    session.text = "the communicators of " + name;
+    session.key = {transport.KeyedHash(session.text.data(), session.text.size()), 0};
+    session.launch_id.number = static_cast<uint32_t>(generation);
+    session.timeout = std::chrono::milliseconds(site.timeout_ms);
+    session.others = OtherProcesses(site, group, transport.process());
+    return sharing.Run();
+  }
 
  private:
   const std::shared_ptr<ProcessGroup> process_group_;
 };
-
-// Devices by their process and their number in it.
-std::string ProcessIdExchange::NameOf(const CallSite& site, int32_t group) {
-  std::string name = "GPUs";
-  for (const int32_t position : site.position_at) {
-    const auto partition = static_cast<size_t>(site.partition(group, position));
-    name += " " + std::to_string(site.process_of[partition]) + "." + std::to_string(site.rail_of[partition]);
-  }
-  return name;
-}
-
-Status ProcessIdExchange::Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation,
-                                bool makes, nccl::UniqueId* id) {
-  std::vector<int64_t> words(kWords, 0);
-  words[0] = makes ? 1 : 0;
-  if (makes) std::memcpy(&words[1], id->bytes, sizeof(id->bytes));
-  fastjax::ProcessAllGather all_gather(process_group_.get(), std::move(words));
-  ProcessSession& process_session = all_gather.process_session();
-  process_session.text = "the communicators of " + name;
-  process_session.key = {process_group_->transport->KeyedHash(process_session.text.data(), process_session.text.size()),
-                         0};
-  process_session.launch_id.run_id = generation;
-  process_session.timeout = std::chrono::milliseconds(site.timeout_ms);
-  for (int32_t position = 0; position < site.group_size; ++position) {
-    const int32_t owner = site.process_of[static_cast<size_t>(site.partition(group, position))];
-    if (owner != process_group_->transport->process()) process_session.others.push_back(owner);
-  }
-  std::sort(process_session.others.begin(), process_session.others.end());
-  process_session.others.erase(std::unique(process_session.others.begin(), process_session.others.end()),
-                               process_session.others.end());
-  std::vector<std::vector<int64_t>> answers;
-  if (Status status = all_gather.Run(&answers); !status.ok() || makes) return status;
-  for (const std::vector<int64_t>& theirs : answers) {
-    if (theirs.size() != kWords || theirs[0] != 1) continue;
-    std::memcpy(id->bytes, &theirs[1], sizeof(id->bytes));
-    return Status::Ok();
-  }
-  return Status::Internal("no process has made a communicator; do all run the same version?");
-}
 
 }  // namespace
 
@@ -122,7 +153,7 @@ std::shared_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const Call
 
 std::shared_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,
                                                           ExchangeOptions options) {
-  auto recorder = std::make_shared<Recorder>(site, options, true);
+  auto recorder = std::make_unique<Recorder>(site, options, true);
   const std::string what = "on GPUs, " + Describe(options);
   return OpenRendezvous<ProcessOperation<GpuLaunch, std::shared_ptr<Shared>>>(
       process_group_, site, what, std::move(recorder), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));

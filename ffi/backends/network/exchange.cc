@@ -8,7 +8,6 @@
 #include "backends/network/network_backend.h"
 #include "backends/network/runner.h"
 #include "execution/prepared.h"
-#include "rendezvous/metadata.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/fault_points.h"
 #include "runtime/recorder.h"
@@ -21,25 +20,8 @@ constexpr int kRunnerBits = 16;
 
 class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
-  ExchangeLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder,
-                 std::shared_ptr<const ExchangeOptions> options)
-      : ProcessLaunch(std::move(site), std::move(recorder)), options_(std::move(options)) {}
-
-  // Ends a launch that fails before any row has moved. A process that met all others before may send already. Its sends
-  // are taken and thrown away, since it could end them only with the connection, and so with everything else that uses
-  // it.
-  void FinishAndDrop(const Status& why) {
-    const auto drop = [transport = site().process_group().transport.get(), call = site().shared_call_site(),
-                       key = process_session().key](const LaunchId& first) {
-      Runner::DropRows(transport, *call, TagOf(*transport, key, first));
-    };
-    if (const LaunchId* first = FirstId(); first != nullptr) {
-      drop(*first);
-    } else {
-      site().process_group().rendezvous.WhenKnown(process_session(), process_session().others.front(), drop);
-    }
-    Finish(why);
-  }
+  ExchangeLaunch(const Site& site, Recorder* recorder, const ExchangeOptions& options)
+      : ProcessLaunch(site, recorder), options_(options) {}
 
   Status Explain(const Status& why) const override {
     if (!runner_.running()) return why;
@@ -67,17 +49,13 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   Status Prepare(bool* found_by_all) override {
     const CallSite& call = site().call_site();
-    if (Status status = ReadMetadata(site(), group(), process_session(), &args()); !status.ok()) return status;
-    ranks_.clear();
-    for (const int32_t position : site().local(group())) ranks_.push_back(call.rank_of[position]);
-    if (Status status = prepared_.Load(call, group(), args(), *options_, ranks_, found_by_all, launch());
-        !status.ok()) {
-      return status;
-    }
+    const std::vector<int32_t>& ranks = site().local_ranks(group());
+    Status loaded = prepared_.Load(call, group(), args(), options_, ranks, found_by_all, launch());
+    if (!loaded.ok()) return loaded;
     *found_by_all = false;
     const int32_t process = site().process();
     GroupTraffic& traffic = prepared_.traffic();
-    if (options_->reverse && (options_->indexed || traffic.DestinationsOverlap())) {
+    if (options_.reverse && (options_.indexed || traffic.DestinationsOverlap())) {
       return schedule_.BuildSum(call, group(), process, args(), traffic);
     }
     return schedule_.Build(call, group(), process, args(), prepared_.plans(), traffic);
@@ -85,8 +63,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   void Run() override {
     Transport* const transport = site().process_group().transport.get();
-    const uint64_t tag = TagOf(*transport, process_session().key, *FirstId());
-    runner_.Start(transport, &site().call_site(), group(), &schedule_, tag, order(), [this](const Status& ended) {
+    runner_.Start(transport, &site().call_site(), group(), &schedule_, Tag(), order(), [this](const Status& ended) {
       schedule_.Release();
       if (ended.ok()) FaultPoints::Get().At(order(), "end");
       // If a request failed, the other processes must be told; otherwise they know already.
@@ -98,26 +75,22 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
   void Abort(const Status& why) override {
     if (runner_.running()) return runner_.Fail(why);
     schedule_.Release();
-    FinishAndDrop(why);
+    // A process that met all others before may send already. Its sends are taken and thrown away, since it could end
+    // them only with the connection, and so with everything else that uses it.
+    Runner::DropRows(site().process_group().transport.get(), site().call_site(), Tag());
+    Finish(why);
   }
 
-  // The id that the first of the processes gave to the launch, once it is known.
-  const LaunchId* FirstId() {
-    const ProcessSession& met = process_session();
-    if (met.others.empty() || site().process() < met.others.front()) return &met.launch_id;
-    return met.messages.front() == nullptr ? nullptr : &met.messages.front()->metadata.launch_id;
+  // Returns the tag of the launch, the same in every process.
+  uint64_t Tag() {
+    const auto& [call, group] = process_session().key;
+    const LaunchId& id = process_session().launch_id;
+    const int64_t words[] = {static_cast<int64_t>(call), group, id.number, id.counted, id.copy, id.repetition};
+    return site().process_group().transport->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 
-  // Returns the tag of a launch. Every process makes it from the id that the first of them gave to the launch.
-  static uint64_t TagOf(const Transport& transport, const CallKey& key, const LaunchId& first) {
-    const int64_t words[] = {
-        static_cast<int64_t>(key.call), key.group, first.run_id, first.start, first.copy, first.repetition};
-    return transport.KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
-  }
-
-  const std::shared_ptr<const ExchangeOptions> options_;
+  const ExchangeOptions& options_;
   Prepared prepared_;
-  std::vector<int32_t> ranks_;
   MessageSchedule schedule_;
   Runner runner_;
 };
@@ -125,10 +98,10 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 }  // namespace
 
 std::shared_ptr<Exchange> NetworkBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  auto recorder = std::make_shared<Recorder>(site, options, false);
+  auto recorder = std::make_unique<Recorder>(site, options, false);
   const std::string what = Describe(options);
-  return OpenRendezvous<ProcessOperation<ExchangeLaunch, std::shared_ptr<const ExchangeOptions>>>(
-      process_group_, site, what, std::move(recorder), std::make_shared<const ExchangeOptions>(std::move(options)));
+  return OpenRendezvous<ProcessOperation<ExchangeLaunch, ExchangeOptions>>(process_group_, site, what,
+                                                                           std::move(recorder), std::move(options));
 }
 
 }  // namespace fastjax::network

@@ -87,13 +87,8 @@ struct Job {
   std::vector<std::unique_ptr<ProcessRendezvous>> rendezvous;
 };
 
-inline LaunchId In(int64_t run_id, int32_t copy = 0, int32_t repetition = 0) {
-  LaunchId launch_id;
-  launch_id.run_id = run_id;
-  launch_id.copy = copy;
-  launch_id.repetition = repetition;
-  return launch_id;
-}
+// Of an executable of which nothing says from where it counts.
+inline LaunchId In(uint32_t number, int32_t copy = 0, int32_t repetition = 0) { return {number, 0, copy, repetition}; }
 
 inline ProcessSession At(LaunchId launch_id, uint64_t call = 3) {
   ProcessSession session;
@@ -113,14 +108,8 @@ class TestParticipant final : public Participant {
     for (int32_t other = 0; other < static_cast<int32_t>(job->transports.size()); ++other) {
       if (other != process) process_session_.others.push_back(other);
     }
-    ProcessMetadata message;
-    message.key = process_session_.key;
-    message.launch_id = process_session_.launch_id;
-    message.settings = process_session_.settings;
-    message.text = process_session_.text;
-    message.words = words.data();
-    message.num_words = static_cast<int64_t>(words.size());
-    Encode(message, &process_session_.bytes);
+    process_session_.words = std::move(words);
+    process_session_.Encode();
   }
   ~TestParticipant() override { Leave(); }
 

@@ -48,12 +48,12 @@ TEST(Order) {
     std::vector<std::unique_ptr<TestParticipant>> all;
     std::vector<TestParticipant*> order[2];
     for (int32_t process = 0; process < 2; ++process) {
-      for (int64_t run = 0; run < 3; ++run) {
+      for (uint32_t run = 0; run < 3; ++run) {
         for (int32_t copy = 0; copy < 2; ++copy) {
           for (int32_t repetition = 0; repetition < 2; ++repetition) {
             all.push_back(
                 std::make_unique<TestParticipant>(&job, process, At(In(run, copy, repetition)),
-                                                  std::vector<int64_t>{run * 100 + int64_t{copy} * 10 + repetition}));
+                                                  std::vector<int64_t>{int64_t{run} * 100 + copy * 10 + repetition}));
             order[process].push_back(all.back().get());
           }
         }
@@ -68,11 +68,8 @@ TEST(Order) {
     }
     job.DeliverAll();
     for (const auto& participant : all) {
-      const ProcessSession& session = participant->session();
       CHECK_EQ(participant->met, 1);
-      CHECK(participant->heard ==
-            std::vector<int64_t>{session.launch_id.run_id * 100 + int64_t{session.launch_id.copy} * 10 +
-                                 session.launch_id.repetition});
+      CHECK(participant->heard == participant->session().words);
     }
   }
 }

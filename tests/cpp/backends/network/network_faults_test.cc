@@ -209,10 +209,7 @@ TEST(Waiting) {
 // launch.
 TEST(NothingToTell) {
   struct OneLaunch final : ProcessLaunch<ExchangeArgs> {
-    OneLaunch(std::shared_ptr<const Site> site, std::shared_ptr<Recorder> recorder, int)
-        : ProcessLaunch(std::move(site), std::move(recorder)) {
-      throw std::bad_alloc();
-    }
+    OneLaunch(const Site& site, Recorder* recorder, int) : ProcessLaunch(site, recorder) { throw std::bad_alloc(); }
     Status Prepare(bool*) override { return Status::Ok(); }
     LaunchSummary summary() const override { return {}; }
   };
@@ -225,7 +222,7 @@ TEST(NothingToTell) {
       program.calls[0].exchange = std::make_unique<Everywhere>(&program.processes, call.site, call.options);
       without = OpenRendezvous<ProcessOperation<OneLaunch, int>>(program.processes.stations[1], call.site,
                                                                  Describe(call.options.exchange),
-                                                                 std::make_shared<Recorder>(call.site, SiteKind{}), 0);
+                                                                 std::make_unique<Recorder>(call.site, SiteKind{}), 0);
     }
     const auto rig = call.MakeRig();
     const Outcomes outcomes(6);
