@@ -97,8 +97,7 @@ class Transport {
   // Send and receive rows. `iovs` and the memory they name must stay as they are until the listener is called. A send
   // and the receive on the other side match by tag; several of one tag and route match in order. A receive is as long
   // as what is sent: one that would be longer writes nothing beyond its iovs, and it and one that is shorter end with
-  // an error. Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace. Of
-  // such sends of one listener and tag, those over the network move one after the other.
+  // an error. Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace.
   virtual void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
                     int64_t cookie) = 0;
   virtual void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,

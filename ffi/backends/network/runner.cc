@@ -3,9 +3,9 @@
 // step that has not ended anywhere, by phase (local, balance, scale-out, redistribute) and then by stage. What it hands
 // on came by steps of an earlier phase, which have ended, so its gate is open at the sender. All earlier stages of its
 // phase have ended, so both ends have room for it in their windows, and nothing before it in their queues: both have
-// begun it, and it ends, whether or not it waits for its receiver: the transport may have it wait for others of its tag
-// that receivers have asked for, of which the first always moves. So there is no such step. This asks nothing of the
-// windows but that they are 1 or more, and they may differ between processes.
+// begun it, and it ends, whether or not it waits for its receiver: the transport may have it wait for others that
+// receivers have asked for, of which one always moves. So there is no such step. This asks nothing of the windows but
+// that they are 1 or more, and they may differ between processes.
 #include "backends/network/runner.h"
 
 #include <algorithm>

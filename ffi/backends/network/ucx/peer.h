@@ -44,8 +44,7 @@ struct Arrival {
   NicWorker* nic_worker = nullptr;
   void* data = nullptr;
   size_t length = 0;
-  std::vector<std::byte>* memory = nullptr;     // ours, that has the data; null: UCX's
-  std::chrono::steady_clock::time_point since;  // when it came; no receive has met it
+  std::vector<std::byte>* memory = nullptr;  // ours, that has the data; null: UCX's
 };
 
 // A send or a receive.
@@ -62,7 +61,6 @@ struct Request {
   int32_t iov = 0;
   size_t within = 0;
   uint64_t granted = 0;  // the receiver's number
-  bool held = false;     // one of the same listener and tag is being sent
   Listener* listener = nullptr;
   int64_t order = 0;  // this and the following are the listener's
   int32_t stage = 0;

@@ -16,9 +16,8 @@ constexpr int64_t kInFlight = 8;  // messages that an endpoint may have in UCX's
 constexpr int64_t kWindows = 2;
 constexpr int64_t kMarks = 4;  // chunks of a window that ask to be acknowledged, with all before them
 constexpr int kSlotBits = 24;
-constexpr std::chrono::seconds kDropFor{60};
+constexpr std::chrono::minutes kDropFor{10};  // JAX ends processes that have stopped for longer
 constexpr size_t kMostRules = 1024;
-constexpr std::chrono::hours kUnmetFor{1};  // longer than an exchange leaves any of its messages waiting
 // Below this, waking the pool costs more than it saves.
 constexpr size_t kPooledBytes = 64 << 10;
 
@@ -52,10 +51,6 @@ void Walk(Request* request, size_t bytes, Copy copy) {
 size_t ChunkOf(int64_t window) { return std::clamp(static_cast<size_t>(window / kMarks), kLeastChunk, kMostData); }
 
 bool IsStalled(const Endpoint& endpoint) { return endpoint.failed || endpoint.stalled_ticks >= kStalledTicks; }
-
-bool InOneLine(const Request& one, const Request& other) {
-  return one.listener == other.listener && one.tag == other.tag;
-}
 
 void Gather(Request* request, std::byte* to, size_t bytes) {
   Walk(request, bytes, [to](const std::byte* from, size_t at, size_t step) { std::memcpy(to + at, from, step); });
@@ -209,9 +204,7 @@ void RowTransfers::OnArrival(Peer* peer, const Arrival& arrival) {
                                     [tag](const Request& request) { return request.tag == tag; });
       if (met != peer->receives.end()) return Meet(&*met, arrival);
       if (Dropped(tag)) return TurnAway(peer, arrival);
-      peer->unmet.push_back(arrival);
-      peer->unmet.back().since = Clock::now();
-      return;
+      return peer->unmet.push_back(arrival);
     }
   }
   parts_->Release(arrival);
@@ -326,8 +319,6 @@ void RowTransfers::OnGrant(Peer* peer, const Header& header) {
   Request* const send = Find(header.number, &peer->offered);
   if (send == nullptr) return;
   send->granted = header.tag;
-  send->held = std::any_of(peer->streaming.begin(), peer->streaming.end(),
-                           [send](const Request& other) { return InOneLine(*send, other); });
   Advance(send, &peer->streaming);
   ++busy_;
 }
@@ -422,7 +413,7 @@ void RowTransfers::FindFirst() {
   for (const Peer& peer : parts_->peers) {
     for (const Request& send : peer.streaming) {
       const Endpoint* const endpoint = EndpointOf(send);
-      if (send.held || IsStalled(*endpoint)) continue;
+      if (IsStalled(*endpoint)) continue;
       int64_t& first = NicOf(send).first;
       first = std::min(first, send.order);
     }
@@ -438,7 +429,7 @@ void RowTransfers::FindNext() {
   next_.clear();
   for (Peer& peer : parts_->peers) {
     for (Request& send : peer.streaming) {
-      if (!send.held && GoesFirst(send)) next_.push_back(&send);
+      if (GoesFirst(send)) next_.push_back(&send);
     }
   }
   std::sort(next_.begin(), next_.end(), [](const Request* a, const Request* b) {
@@ -459,9 +450,7 @@ bool RowTransfers::Pump() {
   FindFirst();
   bool any = SendOverdue();
   FindNext();
-  // A chunk each, so that none of a stage waits for the others to be whole, except for those of its tag: which are of
-  // one phase from one device to another. Rows that come first can then be handed on first, and the last come no later.
-  // Later stages go where the earliest cannot.
+  // A chunk each, so that none of a stage waits for the others to be whole. Later stages go where the earliest cannot.
   for (Request* const send : next_) {
     Nic& nic = NicOf(*send);
     if (nic.sent && send->stage != nic.stage) continue;
@@ -490,7 +479,7 @@ bool RowTransfers::GoesFirst(const Request& send) const { return send.order <= N
 void RowTransfers::FindStalled() {
   FindFirst();
   for (Peer& peer : parts_->peers) {
-    for (Request& send : peer.streaming) send.passed_by = send.held || GoesFirst(send) ? 0 : send.passed_by + 1;
+    for (Request& send : peer.streaming) send.passed_by = GoesFirst(send) ? 0 : send.passed_by + 1;
     for (const auto& endpoint : peer.endpoints) {
       const bool waits = endpoint->in_flight >= kInFlight || endpoint->acknowledged < endpoint->marked;
       endpoint->stalled_ticks = waits ? std::min(endpoint->stalled_ticks + 1, kStalledTicks) : 0;
@@ -499,18 +488,8 @@ void RowTransfers::FindStalled() {
   CountUnacknowledged();
 }
 
-// Those of one tag are asked for in the order in which they were offered.
-void RowTransfers::LetNextGo(const Request& ended) {
-  for (Request& other : ended.peer->streaming) {
-    if (!other.held || !InOneLine(ended, other)) continue;
-    other.held = false;
-    return;
-  }
-}
-
 void RowTransfers::End(Request* request, Status status) {
   if (request->list == &request->peer->filling || request->list == &request->peer->streaming) --busy_;
-  if (request->list == &request->peer->streaming) LetNextGo(*request);
   request->lease.Clear();
   done_.push_back({request->listener, request->cookie, std::move(status)});
   Advance(request, &free_);
@@ -550,15 +529,6 @@ void RowTransfers::Drop(uint64_t tag, uint64_t mask) {
       }
       TurnAway(&peer, *it);
       it = peer.unmet.erase(it);
-    }
-  }
-}
-
-void RowTransfers::Expire(Clock::time_point now) {
-  for (Peer& peer : parts_->peers) {
-    while (!peer.unmet.empty() && now - peer.unmet.front().since > kUnmetFor) {
-      TurnAway(&peer, peer.unmet.front());
-      peer.unmet.pop_front();
     }
   }
 }

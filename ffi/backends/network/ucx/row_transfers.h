@@ -21,8 +21,8 @@ namespace fastjax::network::ucx {
 // UCX has all that, with tags and a rendezvous of its own, but a rendezvous can be ended only together with its
 // endpoint (see Connections); and here rows meet by process and tag, only what proves to come from the job meets
 // anything, and every length is checked before a byte is written. Over TCP, UCX copies rows as often. What goes in
-// chunks shares a connection, but for sends of one listener and tag, which go one after the other; and listeners of a
-// lower order go before others at each NIC, as do earlier stages of one listener.
+// chunks shares a connection; listeners of a lower order go before others at each NIC, as do earlier stages of one
+// listener.
 //
 // UCX and TCP take megabytes before they leave, and nothing that comes later can pass them. So no more chunks are sent
 // by a connection while as many bytes of it as a window has are not acknowledged, nor through a NIC while twice as many
@@ -45,9 +45,6 @@ class RowTransfers {
   void OnJoined(Peer* peer);
   // Ends every request with the process; those that the pool reads, when it has read them.
   void EndAll(Peer* peer, const Status& why);
-  // Throws away rows that no receive has met for an hour. They are of exchanges that failed in this process before
-  // their tags were known.
-  void Expire(Clock::time_point now);
   // Sends what there is room for, of the earliest launch at each NIC; returns whether there was any.
   bool Pump();
   // Finds connections that are stalled, which do not hold up other launches, and lets sends that have been held up for
@@ -103,7 +100,6 @@ class RowTransfers {
   bool IsFree(const Request& send) const;
   bool CanSend(const Request& send) const;
   void SendChunk(Request* send);
-  static void LetNextGo(const Request& ended);
   void Meet(Request* receive, const Arrival& arrival);
   void OnGrant(Peer* peer, const Header& header);
   void OnTaken(Peer* peer, const Header& header);

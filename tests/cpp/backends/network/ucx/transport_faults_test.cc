@@ -201,8 +201,9 @@ class Stopped {
   std::promise<void> go_;
 };
 
-// A large send is in flight, and one behind it waits for it; then one side stops, and the other gives up and
-// takes its memory away. Returns false if the large one had ended by then: this thread got no processor meanwhile.
+// A large send is in flight, and beside it a send and a receive that nothing meets; then one side stops, and the other
+// gives up and takes its memory away. Returns false if the large one had ended by then: this thread got no processor
+// meanwhile.
 bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t iovs) {
   ConnectedRig rig(2, transports);
   Exchange(&rig, 0, 1, 1);
@@ -213,8 +214,8 @@ bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t 
   rig.Receive(1, 0, 2, into.Iovs(iovs), &ends, 1);
   auto next = Pattern(100000, 3);
   std::vector<std::byte> into_next(next.size());
-  rig.Send(0, 1, 2, Whole(&next), &ends, 2);
-  rig.Receive(1, 0, 2, Whole(&into_next), &ends, 3);
+  rig.Send(0, 1, 3, Whole(&next), &ends, 2);
+  rig.Receive(1, 0, 4, Whole(&into_next), &ends, 3);
   into.WaitForFirstByte();
   const int32_t quits = sender_gives_up ? 0 : 1;
   bool in_flight = false;
@@ -232,7 +233,8 @@ bool GiveUpInFlight(const std::string& transports, bool sender_gives_up, size_t 
     }
   }
   if (!in_flight) {
-    for (int i = 0; i < 4; ++i) ends.Wait(i);
+    for (int i = 0; i < 2; ++i) ends.Wait(i);
+    for (const int32_t process : {0, 1}) rig.Close(process);  // which ends the others
     return false;
   }
   // The other side is told, its request ends too, and both can go on.
