@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/network/open_transport.h"
+#include "backends/network/network_backend.h"
 #include "backends/registry.h"
 #include "python/register.h"
 #include "rendezvous/rendezvous.h"

@@ -1,5 +1,5 @@
 // Takes the place of ucx/ in a build without UCX.
-#include "backends/network/open_transport.h"
+#include "backends/network/network_backend.h"
 
 namespace fastjax::network {
 

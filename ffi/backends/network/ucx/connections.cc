@@ -135,6 +135,15 @@ void Connections::Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker,
   }
 }
 
+void Connections::Answer(Peer* peer, const Arrival& answered, Kind kind, Connection connection, uint64_t tag) {
+  Outgoing* const message = Compose(kind, 0);
+  message->header.connection = connection;
+  message->header.tag = tag;
+  message->header.number = answered.header.number;
+  message->header.rows = answered.header.nic_worker;
+  Send(peer, answered.nic_worker->index(), static_cast<int32_t>(answered.header.nic_worker), message);
+}
+
 void Connections::Finish(Outgoing* outgoing, ucs_status_t status) {
   Endpoint* const endpoint = outgoing->endpoint.get();
   --endpoint->in_flight;

@@ -34,6 +34,8 @@ class Connections {
   Outgoing* Compose(Kind kind, size_t length);
   // Sends it in the peer's present generation, and owns it again. If sending fails, so does the endpoint.
   void Send(Peer* peer, int32_t nic_worker, int32_t their_nic_worker, Outgoing* outgoing);
+  // Answers what has arrived, from where it arrived.
+  void Answer(Peer* peer, const Arrival& answered, Kind kind, Connection connection, uint64_t tag);
   // Move a message to a list of the caller's for later, and back.
   void Keep(Outgoing* outgoing, std::list<Outgoing>* in) { Move(in, &composing_, outgoing->self); }
   Outgoing* TakeBack(std::list<Outgoing>* in) { return Move(&composing_, in, in->begin()); }

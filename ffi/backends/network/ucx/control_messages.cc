@@ -18,7 +18,6 @@ void ControlMessages::Send(int32_t process, const void* data, size_t bytes) {
   }
   if (peer->gone) return Lost(peer, peer->why);
   peer->told = false;
-  if (peer->joined && peer->readable && !peer->greeted) Hello(peer);
   size_t left = bytes;
   do {
     const size_t length = std::min(left, kMostData);
@@ -43,7 +42,6 @@ void ControlMessages::Hello(Peer* peer) {
 }
 
 void ControlMessages::OnJoined(Peer* peer) {
-  if (!peer->outbox.empty() && peer->readable && !peer->greeted) Hello(peer);
   while (!peer->outbox.empty()) connections_->Send(peer, 0, 0, connections_->TakeBack(&peer->outbox));
 }
 

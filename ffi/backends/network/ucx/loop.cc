@@ -99,15 +99,15 @@ void Loop::Run() {
   Clock::time_point last_work = next_tick;
   while (!halted_.load()) {
     bool worked = RunTasks();
-    worked |= driven_->Poll();
-    if (driven_->Ended() && NoMoreTasks()) return;
+    worked |= Poll();
+    if (Ended() && NoMoreTasks()) return;
     const Clock::time_point now = Clock::now();
     if (now >= next_tick) {
-      driven_->Tick(now);
+      Tick(now);
       next_tick = now + kTick;
     }
     if (worked) last_work = now;
-    if (worked || (driven_->Expecting() && now - last_work < kSpin)) continue;
+    if (worked || (Expecting() && now - last_work < kSpin)) continue;
     Sleep(std::chrono::duration_cast<std::chrono::milliseconds>(next_tick - now) + std::chrono::milliseconds{1});
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -132,7 +132,7 @@ void Loop::Sleep(std::chrono::milliseconds limit) {
     const std::lock_guard<std::mutex> lock(mutex_);
     tasks = !tasks_.empty();
   }
-  if (!tasks && !halted_.load() && driven_->Arm()) {
+  if (!tasks && !halted_.load() && Arm()) {
     std::array<epoll_event, 8> events{};
     const int happened =
         epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), static_cast<int>(limit.count()));

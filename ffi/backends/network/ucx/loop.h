@@ -1,4 +1,4 @@
-// Declares Loop, the transport's thread. It polls its owner, runs posted tasks, and sleeps when there is nothing to do.
+// Declares Loop, the transport's thread. It polls, runs posted tasks, and sleeps when there is nothing to do.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_LOOP_H_
 
@@ -35,27 +35,13 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
-// The owner of the loop. All methods are called on the transport's thread.
-class Driven {
- public:
-  virtual ~Driven() = default;
-  // Does all work that needs no waiting; returns whether there was any.
-  virtual bool Poll() = 0;
-  // Whether something is in flight, so that polling again is better than sleeping.
-  virtual bool Expecting() const = 0;
-  // Makes the descriptors given to Start wake the thread; false if there is something to poll already.
-  virtual bool Arm() = 0;
-  virtual void Tick(Clock::time_point now) = 0;
-  // Whether the thread may end, once there are no tasks. Until then it polls and runs tasks. Not called after Halt.
-  virtual bool Ended() = 0;
-};
-
+// Whoever is driven by the thread derives from it, and lives until the thread has ended.
 class Loop {
  public:
   static constexpr std::chrono::milliseconds kTick{100};
 
-  explicit Loop(Driven* driven) : driven_(driven) {}
-  ~Loop();
+  Loop() = default;
+  virtual ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
@@ -64,7 +50,7 @@ class Loop {
   // Runs the task on the transport's thread, tasks in order. False, and the task is not run, once the loop has ended.
   // From any thread.
   bool Post(std::function<void()> task);
-  // Asks the thread to stop where it is, without calling the owner again.
+  // Asks the thread to stop where it is, without polling again.
   void Halt();
   // Wakes the thread, since there is something to poll. From any thread.
   void Wake();
@@ -74,13 +60,25 @@ class Loop {
   bool Join(std::chrono::milliseconds limit);
   bool OnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
+ protected:
+  // All of these are called on the thread.
+  //
+  // Does all work that needs no waiting; returns whether there was any.
+  virtual bool Poll() = 0;
+  // Whether something is in flight, so that polling again is better than sleeping.
+  virtual bool Expecting() const = 0;
+  // Makes the descriptors given to Start wake the thread; false if there is something to poll already.
+  virtual bool Arm() = 0;
+  virtual void Tick(Clock::time_point now) = 0;
+  // Whether the thread may end, once there are no tasks. Until then it polls and runs tasks. Not called after Halt.
+  virtual bool Ended() = 0;
+
  private:
   void Run();
   bool RunTasks();
   bool NoMoreTasks();
   void Sleep(std::chrono::milliseconds limit);
 
-  Driven* const driven_;
   int epoll_ = -1;
   std::array<int, 2> doorbell_{-1, -1};
   std::thread thread_;

@@ -55,32 +55,29 @@ class Config {
 
 }  // namespace
 
-std::unique_ptr<NicWorker> NicWorker::Open(const Library& library, const NicWorkerOptions& options,
-                                           std::string* wrong) {
-  std::unique_ptr<NicWorker> nic_worker(new NicWorker(library, options));
-  *wrong = nic_worker->OpenContext(options);
+std::unique_ptr<NicWorker> NicWorker::Open(const Library& library, int32_t index, const std::string& nic,
+                                           const std::string& transports, int32_t processes, std::string* wrong) {
+  std::unique_ptr<NicWorker> nic_worker(new NicWorker(library, index, nic));
+  *wrong = nic_worker->OpenContext(transports, processes);
   if (wrong->empty()) *wrong = nic_worker->OpenWorker();
   if (wrong->empty()) return nic_worker;
-  *wrong = "UCX (" + library.path + ") cannot open " + (options.nic.empty() ? "any NIC" : "NIC '" + options.nic + "'") +
-           (options.transports.empty() ? "" : " with transports '" + options.transports + "'") + ": " + *wrong;
+  *wrong = "UCX (" + library.path + ") cannot open " + (nic.empty() ? "any NIC" : "NIC '" + nic + "'") +
+           (transports.empty() ? "" : " with transports '" + transports + "'") + ": " + *wrong;
   return nullptr;
 }
 
-NicWorker::NicWorker(const Library& library, const NicWorkerOptions& options)
-    : library_(library), index_(options.index), nic_(options.nic) {}
-
-std::string NicWorker::OpenContext(const NicWorkerOptions& options) {
+std::string NicWorker::OpenContext(const std::string& transports, int32_t processes) {
   Config config(library_);
   if (config.status() != UCS_OK) return std::string("ucp_config_read: ") + library_.ucs_status_string(config.status());
   config.SetOurs();
   ucs_status_t status = UCS_OK;
-  if (!options.nic.empty()) status = config.Set("NET_DEVICES", options.nic);
-  if (status == UCS_OK && !options.transports.empty()) status = config.Set("TLS", options.transports);
+  if (!nic_.empty()) status = config.Set("NET_DEVICES", nic_);
+  if (status == UCS_OK && !transports.empty()) status = config.Set("TLS", transports);
   if (status != UCS_OK) return std::string("ucp_config_modify: ") + library_.ucs_status_string(status);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  params.estimated_num_eps = static_cast<size_t>(options.processes);
+  params.estimated_num_eps = static_cast<size_t>(processes);
   params.name = "fastjax";
   status = library_.ucp_init_version(kOldestMajor, kOldestMinor, &params, config.get(), &context_);
   return status == UCS_OK ? "" : std::string("ucp_init: ") + library_.ucs_status_string(status);

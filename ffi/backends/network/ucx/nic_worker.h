@@ -1,4 +1,5 @@
-// Declares NicWorker: UCX for one NIC, a context and the worker that drives it. The transport's thread uses it.
+// Declares NicWorker: UCX for one NIC, a context and the worker that drives it. The transport's thread uses it. And
+// functions that check NICs of this host, as UCX names them.
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_NIC_WORKER_H_
 
@@ -10,18 +11,18 @@
 
 namespace fastjax::network::ucx {
 
-struct NicWorkerOptions {
-  int32_t index = 0;
-  std::string nic;         // as UCX names it; empty: UCX's choice
-  std::string transports;  // UCX_TLS; empty: UCX's choice
-  int32_t processes = 1;
-};
+// Returns what is wrong with the name of a NIC, or an empty string. UCX itself ignores a NIC that it does not find.
+std::string CheckNic(const std::string& name);
+// The first address of a network interface, as text; empty if it has none, or is none.
+std::string AddressOf(const std::string& name);
 
 // Used by one thread at a time.
 class NicWorker {
  public:
-  // Returns null, with the reason, if UCX cannot.
-  static std::unique_ptr<NicWorker> Open(const Library& library, const NicWorkerOptions& options, std::string* wrong);
+  // Returns null, with the reason, if UCX cannot. `nic` is as UCX names it, `transports` UCX_TLS; if one is empty, UCX
+  // chooses. `index`: its number among those of this process.
+  static std::unique_ptr<NicWorker> Open(const Library& library, int32_t index, const std::string& nic,
+                                         const std::string& transports, int32_t processes, std::string* wrong);
   ~NicWorker();
   NicWorker(const NicWorker&) = delete;
   NicWorker& operator=(const NicWorker&) = delete;
@@ -46,8 +47,9 @@ class NicWorker {
   int event_fd() const { return event_fd_; }
 
  private:
-  NicWorker(const Library& library, const NicWorkerOptions& options);
-  std::string OpenContext(const NicWorkerOptions& options);
+  NicWorker(const Library& library, int32_t index, const std::string& nic)
+      : library_(library), index_(index), nic_(nic) {}
+  std::string OpenContext(const std::string& transports, int32_t processes);
   std::string OpenWorker();
 
   const Library& library_;

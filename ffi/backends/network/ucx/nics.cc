@@ -1,5 +1,4 @@
-#include "backends/network/ucx/nics.h"
-
+// Implements the checks of NICs of this host.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -9,6 +8,8 @@
 #include <filesystem>
 #include <map>
 #include <system_error>
+
+#include "backends/network/ucx/nic_worker.h"
 
 namespace fastjax::network::ucx {
 namespace {

@@ -169,7 +169,6 @@ void RowTransfers::Receive(const Route& route, uint64_t tag, const Iov* iovs, in
   Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
   Request* const request = Make(&peer.receives, route, tag, iovs, count, listener, cookie);
   if (peer.joined) Connect(*request);
-  if (peer.joined && peer.readable && !peer.greeted) control_messages_->Hello(&peer);
   const auto met = std::find_if(peer.unmet.begin(), peer.unmet.end(),
                                 [tag](const Arrival& arrival) { return arrival.header.tag == tag; });
   if (met == peer.unmet.end()) return;
@@ -299,14 +298,6 @@ void RowTransfers::ReadDone(Request* receive) {
   Answer(peer, receive->offer, Kind::kTaken, 1);
   parts_->counters.bytes_received += static_cast<int64_t>(receive->bytes);
   End(receive, Status::Ok());
-}
-
-void RowTransfers::Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag) {
-  Outgoing* const message = connections_->Compose(kind, 0);
-  message->header.tag = tag;
-  message->header.number = answered.header.number;
-  message->header.rows = answered.header.nic_worker;
-  connections_->Send(peer, answered.nic_worker->index(), static_cast<int32_t>(answered.header.nic_worker), message);
 }
 
 // Refuses an offer, so that its sender need not wait.
@@ -506,7 +497,6 @@ void RowTransfers::EndAll(Peer* peer, const Status& why) {
 void RowTransfers::OnJoined(Peer* peer) {
   while (!peer->waiting.empty()) Start(&peer->waiting.front());
   for (const Request& request : peer->receives) Connect(request);
-  if (!peer->receives.empty() && peer->readable && !peer->greeted) control_messages_->Hello(peer);
 }
 
 void RowTransfers::Cancel(const Listener* listener) {

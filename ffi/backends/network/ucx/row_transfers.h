@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "backends/network/ucx/connections.h"
-#include "backends/network/ucx/control_messages.h"
 #include "backends/network/ucx/loop.h"
 #include "backends/network/ucx/peer.h"
 
@@ -31,9 +30,8 @@ namespace fastjax::network::ucx {
 class RowTransfers {
  public:
   // `wake` is called on other threads when there is something to do.
-  RowTransfers(TransportParts* parts, Connections* connections, ControlMessages* control_messages,
-               std::function<void()> wake)
-      : parts_(parts), connections_(connections), control_messages_(control_messages), wake_(std::move(wake)) {}
+  RowTransfers(TransportParts* parts, Connections* connections, std::function<void()> wake)
+      : parts_(parts), connections_(connections), wake_(std::move(wake)) {}
 
   void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener, int64_t cookie);
   void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener, int64_t cookie);
@@ -107,14 +105,15 @@ class RowTransfers {
   void Read(Request* receive, const Arrival& arrival);
   void WasRead(Request* receive);
   void ReadDone(Request* receive);
-  void Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag);
+  void Answer(Peer* peer, const Arrival& answered, Kind kind, uint64_t tag) {
+    connections_->Answer(peer, answered, kind, Connection::kControl, tag);
+  }
   void TurnAway(Peer* peer, const Arrival& arrival);
   void End(Request* request, Status status);
   bool Dropped(uint64_t tag);
 
   TransportParts* const parts_;
   Connections* const connections_;
-  ControlMessages* const control_messages_;
   const std::function<void()> wake_;
   std::list<Request> free_;
   std::vector<Request*> slots_;          // by the low bits of their numbers

@@ -10,8 +10,7 @@
 #include <random>
 #include <utility>
 
-#include "backends/network/open_transport.h"
-#include "backends/network/ucx/nics.h"
+#include "backends/network/network_backend.h"
 #include "runtime/process_state.h"
 
 namespace fastjax::network::ucx {
@@ -52,9 +51,8 @@ std::shared_ptr<UcxTransport> UcxTransport::Open(const TransportOptions& options
 
 UcxTransport::UcxTransport()
     : connections_(&parts_),
-      row_transfers_(&parts_, &connections_, &control_messages_, [this] { loop_.Wake(); }),
-      control_messages_(&parts_, &connections_),
-      loop_(this) {}
+      row_transfers_(&parts_, &connections_, [this] { Wake(); }),
+      control_messages_(&parts_, &connections_) {}
 
 std::string UcxTransport::Start(const TransportOptions& options) {
   if (options.processes < 1 || options.process < 0 || options.process >= options.processes) {
@@ -92,7 +90,7 @@ std::string UcxTransport::Start(const TransportOptions& options) {
   message_targets_.reserve(nics.size());
   for (const std::string& nic : nics) {
     const auto index = static_cast<int32_t>(parts_.nic_workers.size());
-    auto nic_worker = NicWorker::Open(*parts_.library, {index, nic, options.transports, options.processes}, &wrong);
+    auto nic_worker = NicWorker::Open(*parts_.library, index, nic, options.transports, options.processes, &wrong);
     if (nic_worker == nullptr) return wrong;
     message_targets_.push_back({this, nic_worker.get()});
     if (nic_worker->SetReceiver(&OnActiveMessage, &message_targets_.back()) != UCS_OK)
@@ -105,7 +103,7 @@ std::string UcxTransport::Start(const TransportOptions& options) {
   parts_.peers[static_cast<size_t>(parts_.process)].addresses = addresses;
   SetDescription(parts_.process, "process " + std::to_string(parts_.process) + " (" + addresses.host + ", this one)",
                  "");
-  return loop_.Start(descriptors);
+  return Loop::Start(descriptors);
 }
 
 UcxTransport::~UcxTransport() = default;
@@ -116,7 +114,7 @@ bool UcxTransport::Foreign() const { return forks_ != ProcessState<Forks>().coun
 
 void UcxTransport::SetHandler(Handler* handler) { handler_.store(handler); }
 
-bool UcxTransport::Post(std::function<void()> task) { return !Foreign() && loop_.Post(std::move(task)); }
+bool UcxTransport::Post(std::function<void()> task) { return !Foreign() && Loop::Post(std::move(task)); }
 
 uint64_t UcxTransport::KeyedHash(const void* data, size_t bytes) const {
   return fastjax::KeyedHash(parts_.secret, data, bytes);
@@ -172,15 +170,15 @@ void UcxTransport::PeerLost(int32_t process, const std::string& why) {
 bool UcxTransport::Close(std::chrono::milliseconds limit) {
   if (Foreign()) return true;
   Post([this, limit] { BeginClosing(limit); });
-  if (!loop_.OnThread() && loop_.Join(limit + 3 * kPatience)) return true;
+  if (!OnThread() && Loop::Join(limit + 3 * kPatience)) return true;
   behind_ = shared_from_this();  // whatever holds the thread may need all of this again
   return false;
 }
 
 void UcxTransport::Halt() {
   if (Foreign()) return;
-  loop_.Halt();
-  if (!loop_.OnThread()) loop_.Join(kPatience);
+  Loop::Halt();
+  if (!OnThread()) Loop::Join(kPatience);
 }
 
 TransportState UcxTransport::State() {
@@ -233,14 +231,18 @@ TransportState UcxTransport::StateNow() {
 }
 
 // A ring is memory that a process holds: only those get one with which there is something to say. If the system refuses
-// it, or a broken one was closed, the network serves as well: not tried again with every message.
+// it, or a broken one was closed, the network serves as well: not tried again with every message. The greeting tells of
+// the ring, and that this process can read what the peer offers.
 void UcxTransport::Contact(int32_t process) {
   Peer* const peer = PeerOf(process);
   if (peer == nullptr) return;
   peer->contacted = true;
-  if (!peer->joined || !peer->readable || peer->ring_tried) return;
-  peer->ring_tried = true;
-  peer->from.Open(RingProof(process, *peer), loop_.doorbell());
+  if (!peer->joined || peer->gone || !peer->readable) return;
+  if (!peer->ring_tried) {
+    peer->ring_tried = true;
+    peer->from.Open(RingProof(process, *peer), doorbell());
+  }
+  if (!peer->greeted) control_messages_.Hello(peer);
 }
 
 void UcxTransport::SendMessage(int32_t process, const void* data, size_t bytes) {
@@ -283,12 +285,6 @@ void UcxTransport::Probe(int32_t process) {
     probe->header.connection = endpoint->connection;
     connections_.Send(peer, endpoint->nic_worker, endpoint->their_nic_worker, probe);
   }
-}
-
-void UcxTransport::Answer(Peer* peer, const Arrival& probe) {
-  Outgoing* const answer = connections_.Compose(Kind::kHere, 0);
-  answer->header.connection = probe.header.connection;
-  connections_.Send(peer, probe.nic_worker->index(), static_cast<int32_t>(probe.header.nic_worker), answer);
 }
 
 bool UcxTransport::Silent(int32_t process) const {
@@ -353,7 +349,7 @@ void UcxTransport::Join(Peer* peer, Addresses addresses) {
   peer->gone = false;
   if (peer->contacted) Contact(peer->process);
   SetDescription(peer->process, parts_.Name(*peer), "");
-  if (same) control_messages_.Hello(peer);  // it does not know what we gave up meanwhile
+  if (same && !peer->greeted) control_messages_.Hello(peer);  // it does not know what we gave up meanwhile
   control_messages_.OnJoined(peer);
   row_transfers_.OnJoined(peer);
   std::list<Arrival> early;

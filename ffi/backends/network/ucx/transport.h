@@ -18,7 +18,7 @@
 
 namespace fastjax::network::ucx {
 
-class UcxTransport final : public JobTransport, private Driven, public std::enable_shared_from_this<UcxTransport> {
+class UcxTransport final : public JobTransport, private Loop, public std::enable_shared_from_this<UcxTransport> {
  public:
   // Opens a transport. Returns null, with the reason, if UCX cannot.
   static std::shared_ptr<UcxTransport> Open(const TransportOptions& options, std::string* wrong);
@@ -89,7 +89,6 @@ class UcxTransport final : public JobTransport, private Driven, public std::enab
   // Ends everything with the process, and goes on in that generation.
   void End(Peer* peer, const Status& why, uint32_t generation);
   void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler
-  void Answer(Peer* peer, const Arrival& probe);
   void OnFailure(const Connections::Failure& failure);
   void SetDescription(int32_t process, const std::string& name, const std::string& trouble);
   void LeaveAll();
@@ -100,7 +99,6 @@ class UcxTransport final : public JobTransport, private Driven, public std::enab
   Connections connections_;
   RowTransfers row_transfers_;
   ControlMessages control_messages_;
-  Loop loop_;
   std::string addresses_;
   std::vector<MessageTarget> message_targets_;
   std::vector<Arrival> arrivals_, from_rings_;

@@ -160,7 +160,7 @@ void UcxTransport::Deliver(Peer* peer, const Arrival& arrival) {
       }
       return parts_.Release(arrival);
     case Kind::kProbe:
-      Answer(peer, arrival);
+      connections_.Answer(peer, arrival, Kind::kHere, arrival.header.connection, 0);
       return parts_.Release(arrival);
     case Kind::kHere:
       return parts_.Release(arrival);

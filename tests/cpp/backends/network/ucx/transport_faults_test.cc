@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/network/open_transport.h"
+#include "backends/network/network_backend.h"
 #include "backends/network/ucx/header.h"
 #include "runtime/job_network.h"
 #include "support/check.h"

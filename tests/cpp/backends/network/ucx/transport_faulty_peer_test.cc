@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "backends/network/ucx/addresses.h"
-#include "backends/network/ucx/control_messages.h"
 #include "backends/network/ucx/header.h"
 #include "backends/network/ucx/memory_read.h"
 #include "backends/network/ucx/nic_worker.h"
@@ -32,7 +31,7 @@ class FaultyPeer {
   explicit FaultyPeer(const std::string& victim) {
     std::string wrong;
     library_ = ucx::Load(UcxLibrary(), &wrong);
-    nic_worker_ = ucx::NicWorker::Open(*library_, {0, "", "tcp", 2}, &wrong);
+    nic_worker_ = ucx::NicWorker::Open(*library_, 0, "", "tcp", 2, &wrong);
     CHECK_EQ(wrong, "");
     CHECK_EQ(ucx::Decode(victim, &victim_), "");
     endpoint_ = Connect();
@@ -305,8 +304,7 @@ TEST(Acknowledgements) {
   chunks.marked = 100;
   chunks.stalled_ticks = 2;
   ucx::Connections connections(&parts);
-  ucx::ControlMessages control_messages(&parts, &connections);
-  ucx::RowTransfers rows(&parts, &connections, &control_messages, [] {});
+  ucx::RowTransfers rows(&parts, &connections, [] {});
   const auto acknowledge = [&](uint64_t bytes, uint64_t ours, uint16_t theirs) {
     ucx::Arrival arrival;
     arrival.header.kind = ucx::Kind::kAck;
