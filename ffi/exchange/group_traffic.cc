@@ -18,6 +18,7 @@ std::string Entry(const char* name, int64_t index, int64_t value) {
 Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, bool reverse,
                           bool drop) {
   site_ = &site;
+  group_ = group;
   reverse_ = reverse;
   drop_ = drop;
   dropped_ = 0;
@@ -38,12 +39,12 @@ Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector
   const auto operand_rows = [&](int32_t p) { return reverse ? args[p].destination_rows : args[p].source_rows; };
   const auto output_rows = [&](int32_t p) { return reverse ? args[p].source_rows : args[p].destination_rows; };
   for (int32_t p = 0; p < devices_; ++p) {
-    if (Status status = CheckDevice(site, group, p, operand_rows(p), output_rows(p)); !status.ok()) return status;
+    if (Status status = CheckDevice(p, operand_rows(p), output_rows(p)); !status.ok()) return status;
     indices_[static_cast<size_t>(site.rank_of[p])] = args[p].indices;
   }
   for (int32_t sender = 0; sender < devices_; ++sender) {
     for (int32_t receiver = 0; receiver < devices_; ++receiver) {
-      if (Status status = CheckPair(site, group, sender, receiver); !status.ok()) return status;
+      if (Status status = CheckPair(sender, receiver); !status.ok()) return status;
       const size_t at = Index(site.rank_of[sender], receiver * per_peer_);
       for (int64_t u = 0; drop && u < per_peer_; ++u) {
         Clip(at + static_cast<size_t>(u), operand_rows(sender), output_rows(receiver));
@@ -56,14 +57,15 @@ Status GroupTraffic::Load(const CallSite& site, int32_t group, const std::vector
   return Status::Ok();
 }
 
+Status GroupTraffic::Refuse(int32_t position, const std::string& what) const {
+  return Status::Invalid(site_->Prefix() + "on " + DeviceName(position) + ", " + what);
+}
+
 // Offsets of entries without rows are not looked at: callers fill them with whatever a cumulative sum leaves there.
-Status GroupTraffic::CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
-                                 int64_t output_rows) const {
-  const auto refuse = [&](const std::string& what) {
-    return Status::Invalid(site.Prefix() + "on " + site.DeviceName(group, position) + ", " + what);
-  };
+Status GroupTraffic::CheckDevice(int32_t position, int64_t operand_rows, int64_t output_rows) const {
+  const auto refuse = [&](const std::string& what) { return Refuse(position, what); };
   for (int64_t u = 0; u < updates_; ++u) {
-    const size_t at = Index(site.rank_of[position], u);
+    const size_t at = Index(site_->rank_of[position], u);
     const int64_t rows = send_sizes_[at];
     if (rows < 0) return refuse(Entry("send_sizes", u, rows) + "; a size must be 0 or more.");
     if (recv_sizes_[at] < 0) return refuse(Entry("recv_sizes", u, recv_sizes_[at]) + "; a size must be 0 or more.");
@@ -78,8 +80,8 @@ Status GroupTraffic::CheckDevice(const CallSite& site, int32_t group, int32_t po
     if (out < 0) return refuse(Entry("output_offsets", u, out) + "; an offset must be 0 or more.");
     if (rows > output_rows || out > output_rows - rows) {
       return refuse(Entry("output_offsets", u, out) + " and " + Entry("send_sizes", u, rows) +
-                    " reach beyond the output of " + site.DeviceName(group, static_cast<int32_t>(u / per_peer_)) +
-                    ", which has " + std::to_string(output_rows) +
+                    " reach beyond the output of " + DeviceName(static_cast<int32_t>(u / per_peer_)) + ", which has " +
+                    std::to_string(output_rows) +
                     " rows. output_offsets count rows of the receiver's output, as seen by the sender.");
     }
   }
@@ -99,53 +101,44 @@ void GroupTraffic::Clip(size_t number, int64_t operand_rows, int64_t output_rows
   dropped_ += rows - send_sizes_[number];
 }
 
-Status GroupTraffic::CheckIndices(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args) const {
-  for (int32_t p = 0; p < devices_; ++p) {
-    if (args[p].indices == nullptr) continue;
-    if (Status status = CheckIndices(site, group, p, args[p]); !status.ok()) return status;
-  }
-  return Status::Ok();
-}
-
 // Of entries that no slice has, indices are not looked at.
-Status GroupTraffic::CheckIndices(const CallSite& site, int32_t group, int32_t position,
-                                  const ExchangeArgs& args) const {
-  for (int64_t u = 0; u < updates_; ++u) {
-    const size_t at = Index(site.rank_of[position], u);
-    for (int64_t i = input_offsets_[at]; i < input_offsets_[at] + send_sizes_[at]; ++i) {
-      if (args.indices[i] >= 0 && args.indices[i] < args.indexed_rows) continue;
-      return Status::Invalid(site.Prefix() + "on " + site.DeviceName(group, position) + ", " +
-                             Entry("indices", i, args.indices[i]) + " is not one of the " +
-                             std::to_string(args.indexed_rows) + " rows.");
+Status GroupTraffic::CheckIndices(const std::vector<ExchangeArgs>& args) const {
+  for (int32_t p = 0; p < devices_; ++p) {
+    const int32_t* const indices = args[p].indices;
+    for (int64_t u = 0; u < updates_ && indices != nullptr; ++u) {
+      const size_t at = Index(site_->rank_of[p], u);
+      for (int64_t i = input_offsets_[at]; i < input_offsets_[at] + send_sizes_[at]; ++i) {
+        if (indices[i] >= 0 && indices[i] < args[p].indexed_rows) continue;
+        return Refuse(p, Entry("indices", i, indices[i]) + " is not one of the " +
+                             std::to_string(args[p].indexed_rows) + " rows.");
+      }
     }
   }
   return Status::Ok();
 }
 
-Status GroupTraffic::CheckPair(const CallSite& site, int32_t group, int32_t sender, int32_t receiver) const {
+Status GroupTraffic::CheckPair(int32_t sender, int32_t receiver) const {
   for (int64_t u = 0; u < per_peer_; ++u) {
     const int64_t send_index = receiver * per_peer_ + u;
     const int64_t recv_index = sender * per_peer_ + u;
-    const int64_t sent = send_sizes_[Index(site.rank_of[sender], send_index)];
-    const int64_t expected = recv_sizes_[Index(site.rank_of[receiver], recv_index)];
+    const int64_t sent = send_sizes_[Index(site_->rank_of[sender], send_index)];
+    const int64_t expected = recv_sizes_[Index(site_->rank_of[receiver], recv_index)];
     if (sent == expected) continue;
-    return Status::Invalid(site.Prefix() + site.DeviceName(group, sender) + " sends " + std::to_string(sent) +
-                           " rows to " + site.DeviceName(group, receiver) + " (send_sizes[" +
-                           std::to_string(send_index) + "]), which expects " + std::to_string(expected) +
-                           " (recv_sizes[" + std::to_string(recv_index) +
+    return Status::Invalid(site_->Prefix() + DeviceName(sender) + " sends " + std::to_string(sent) + " rows to " +
+                           DeviceName(receiver) + " (send_sizes[" + std::to_string(send_index) + "]), which expects " +
+                           std::to_string(expected) + " (recv_sizes[" + std::to_string(recv_index) +
                            "]). recv_sizes must be send_sizes seen from the receivers: "
                            "jax.lax.all_to_all(send_sizes, axis_name, 0, 0, tiled=True).");
   }
   return Status::Ok();
 }
 
-Status GroupTraffic::CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                                 bool transposed_table) const {
+Status GroupTraffic::CheckTables(const std::vector<ExchangeArgs>& args, bool transposed_table) const {
   for (int32_t p = 0; p < devices_; ++p) {
     if (args[p].table == nullptr) continue;
-    const char* wrong = planner::TableView::Check(args[p].table, args[p].table_words, devices_, site.rank_of[p]);
+    const char* wrong = planner::TableView::Check(args[p].table, args[p].table_words, devices_, site_->rank_of[p]);
     if (wrong != nullptr && *wrong != '\0') {
-      return Status::Invalid(site.Prefix() + "the plan of " + site.DeviceName(group, p) + " is not usable: " + wrong +
+      return Status::Invalid(site_->Prefix() + "the plan of " + DeviceName(p) + " is not usable: " + wrong +
                              ". Pass what plan_ragged_all_to_all returned on that device for this axis, unchanged.");
     }
   }
@@ -154,26 +147,24 @@ Status GroupTraffic::CheckTables(const CallSite& site, int32_t group, const std:
   };
   for (int32_t p = 0; p < devices_; ++p) {
     if (hash_of(args[p]) != hash_of(args.front())) {
-      return Status::Invalid(site.Prefix() + site.DeviceName(group, p) + " holds another plan than " +
-                             site.DeviceName(group, 0) +
+      return Status::Invalid(site_->Prefix() + DeviceName(p) + " holds another plan than " + DeviceName(0) +
                              ". Pass every device the plan of one plan_ragged_all_to_all call.");
     }
     if (args[p].table == nullptr) continue;
-    if (Status status = CheckPlanned(site, group, p, args[p].table, transposed_table); !status.ok()) return status;
+    if (Status status = CheckPlanned(p, args[p].table, transposed_table); !status.ok()) return status;
   }
   return Status::Ok();
 }
 
-Status GroupTraffic::CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
-                                  bool transposed_table) const {
+Status GroupTraffic::CheckPlanned(int32_t position, const int32_t* words, bool transposed_table) const {
   const planner::TableView table(words);
   for (int32_t q = 0; q < devices_; ++q) {
-    const int64_t sent = Sent(site.rank_of[position], site.rank_of[q]);
-    const int64_t planned = transposed_table ? table.receives(site.rank_of[q]) : table.sends(site.rank_of[q]);
+    const int64_t sent = Sent(site_->rank_of[position], site_->rank_of[q]);
+    const int64_t planned = transposed_table ? table.receives(site_->rank_of[q]) : table.sends(site_->rank_of[q]);
     if (sent == planned) continue;
-    return Status::Invalid(site.Prefix() + "the plan does not fit: it is for " + std::to_string(planned) +
-                           " rows from " + site.DeviceName(group, position) + " to " + site.DeviceName(group, q) +
-                           ", send_sizes has " + std::to_string(sent) +
+    return Status::Invalid(site_->Prefix() + "the plan does not fit: it is for " + std::to_string(planned) +
+                           " rows from " + DeviceName(position) + " to " + DeviceName(q) + ", send_sizes has " +
+                           std::to_string(sent) +
                            ". Plan with the send_sizes of this exchange, "
                            "and pass plan.transpose() for the way back.");
   }
@@ -218,17 +209,17 @@ bool GroupTraffic::DestinationsOverlap() {
   return false;
 }
 
-Status GroupTraffic::CheckDestinations(int32_t group) {
+Status GroupTraffic::CheckDestinations() {
   for (int32_t target = 0; target < devices_; ++target) {
     const DestinationRange* later = FindOverlap(target);
-    if (later != nullptr) return OverlapError(*(later - 1), *later, group, target);
+    if (later != nullptr) return OverlapError(*(later - 1), *later, target);
   }
   return Status::Ok();
 }
 
-Status GroupTraffic::OverlapError(const DestinationRange& earlier, const DestinationRange& later, int32_t group,
+Status GroupTraffic::OverlapError(const DestinationRange& earlier, const DestinationRange& later,
                                   int32_t target) const {
-  const auto name = [&](int32_t rank) { return site_->DeviceName(group, site_->position_at[rank]); };
+  const auto name = [&](int32_t rank) { return DeviceName(site_->position_at[rank]); };
   const int64_t last = std::min(earlier.end, later.end) - 1;
   const bool twice = earlier.origin == later.origin;
   const std::string who =

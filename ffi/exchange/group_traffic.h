@@ -3,6 +3,7 @@
 #define FASTJAX_EXCHANGE_GROUP_TRAFFIC_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "exchange/backend.h"
@@ -37,11 +38,10 @@ class GroupTraffic {
 
   // Checks that the tables are of one plan, and that this plan is for these sizes. Of devices of other processes only
   // the plan's hash is known.
-  Status CheckTables(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     bool transposed_table) const;
+  Status CheckTables(const std::vector<ExchangeArgs>& args, bool transposed_table) const;
 
   // Checks the indices of the devices of this process; those of others are not known here.
-  Status CheckIndices(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args) const;
+  Status CheckIndices(const std::vector<ExchangeArgs>& args) const;
 
   // Rows that each rank sends to each, by the metadata; in reverse, what comes back.
   const int64_t* sent() const { return sent_.data(); }
@@ -67,7 +67,7 @@ class GroupTraffic {
   // Whether rows of different runs land on each other on some device.
   bool DestinationsOverlap();
   // Returns an error that says which rows land on each other, if any do.
-  Status CheckDestinations(int32_t group);
+  Status CheckDestinations();
 
  private:
   struct DestinationRange {
@@ -78,20 +78,19 @@ class GroupTraffic {
 
   // The later of two ranges on a device of which it is one, the other right before it; null where none overlap.
   const DestinationRange* FindOverlap(int32_t target);
-  Status OverlapError(const DestinationRange& earlier, const DestinationRange& later, int32_t group,
-                      int32_t target) const;
+  Status OverlapError(const DestinationRange& earlier, const DestinationRange& later, int32_t target) const;
   // The runs of `rows` rows of a slice of `sender`, from row `skip` of it on.
   template <typename Visit>
   void ForEachRunOf(int32_t sender, size_t number, int64_t skip, int64_t rows, Visit visit) const;
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
-  Status CheckDevice(const CallSite& site, int32_t group, int32_t position, int64_t operand_rows,
-                     int64_t output_rows) const;
+  std::string DeviceName(int32_t position) const { return site_->DeviceName(group_, position); }
+  // That, on this device, something is wrong.
+  Status Refuse(int32_t position, const std::string& what) const;
+  Status CheckDevice(int32_t position, int64_t operand_rows, int64_t output_rows) const;
   // Leaves the rows of a slice that lie in both arrays.
   void Clip(size_t number, int64_t operand_rows, int64_t output_rows);
-  Status CheckIndices(const CallSite& site, int32_t group, int32_t position, const ExchangeArgs& args) const;
-  Status CheckPlanned(const CallSite& site, int32_t group, int32_t position, const int32_t* words,
-                      bool transposed_table) const;
-  Status CheckPair(const CallSite& site, int32_t group, int32_t sender, int32_t receiver) const;
+  Status CheckPlanned(int32_t position, const int32_t* words, bool transposed_table) const;
+  Status CheckPair(int32_t sender, int32_t receiver) const;
   size_t Index(int32_t rank, int64_t update) const {
     return static_cast<size_t>(rank) * static_cast<size_t>(updates_) + static_cast<size_t>(update);
   }
@@ -103,6 +102,7 @@ class GroupTraffic {
   int64_t updates_ = 0;   // entries a device
   int64_t per_peer_ = 0;  // of them, for one peer
   const CallSite* site_ = nullptr;
+  int32_t group_ = 0;
   std::vector<int64_t> input_offsets_;  // rank-major; entries in order of position
   std::vector<int64_t> send_sizes_;
   std::vector<int64_t> output_offsets_;

@@ -12,14 +12,14 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
   row_bytes_ = args[site.position_at[ranks.front()]].row_bytes;
   if (Status status = traffic_.Load(site, group, args, options.reverse, options.drop); !status.ok()) return status;
   if (options.check_overlaps && !options.reverse) {
-    if (Status status = traffic_.CheckDestinations(group); !status.ok()) return status;
+    if (Status status = traffic_.CheckDestinations(); !status.ok()) return status;
   }
   plans_.resize(static_cast<size_t>(site.group_size));
   for (DevicePlan& plan : plans_) plan.here = false;
   if (options.plan) return Plan(options, ranks, launch);
   *found_by_all = false;
-  if (Status status = traffic_.CheckIndices(site, group, args); !status.ok()) return status;
-  if (Status status = traffic_.CheckTables(site, group, args, options.transposed_table); !status.ok()) return status;
+  if (Status status = traffic_.CheckIndices(args); !status.ok()) return status;
+  if (Status status = traffic_.CheckTables(args, options.transposed_table); !status.ok()) return status;
   for (const int32_t rank : ranks) {
     plans_[static_cast<size_t>(rank)].View(args[site.position_at[rank]].table, options.backwards());
   }

@@ -122,7 +122,7 @@ TEST(Refusals) {
         what + ": output_offsets overlap, and which rows stay is not defined. Give every slice rows of its own.",
         [groups](GroupTraffic* traffic, const CallSite& site, const Layout& layout) {
           CHECK_EQ(traffic->Load(site, groups - 1, Args(layout), false).message, "");
-          return traffic->CheckDestinations(groups - 1);
+          return traffic->CheckDestinations();
         });
   };
   // In order of rows, then of ranks; device 2 is rank 1, device 0 rank 2.
@@ -192,7 +192,7 @@ TEST(Tables) {
     const std::vector<ExchangeArgs> args = Args(layout, tables);
     GroupTraffic traffic;
     CHECK(traffic.Load(*site, 1, args, false).ok());
-    const Status status = traffic.CheckTables(*site, 1, args, way_back);
+    const Status status = traffic.CheckTables(args, way_back);
     CHECK(status.code == (message.empty() ? Code::kOk : Code::kInvalidArgument));
     CHECK_EQ(status.message, message.empty() ? "" : "exchange over axis 'x' (channel 7): " + message);
   };
