@@ -25,12 +25,12 @@ void EraseIf(Container* container, Condition condition) {
 
 // Two threads may tell of devices of one launch in any order.
 void RecentFailures::Add(const std::shared_ptr<const FailedLaunch>& launch) {
-  for (auto& [run_id, known] : launches_) {
-    if (run_id != launch->run_id) continue;
+  for (auto& known : launches_) {
+    if (known->run_id != launch->run_id) continue;
     if (known->failed < launch->failed) known = launch;
     return;
   }
-  launches_.emplace_back(launch->run_id, launch);
+  launches_.push_back(launch);
   if (launches_.size() > kKept) launches_.erase(launches_.begin());
 }
 

@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "exchange/status.h"
@@ -37,14 +36,14 @@ class RecentFailures {
 
   void Add(const std::shared_ptr<const FailedLaunch>& launch);
   const FailedLaunch* Find(int64_t run_id) const {
-    for (const auto& [failed, launch] : launches_) {
-      if (failed == run_id) return launch.get();
+    for (const auto& launch : launches_) {
+      if (launch->run_id == run_id) return launch.get();
     }
     return nullptr;
   }
 
  private:
-  std::vector<std::pair<int64_t, std::shared_ptr<const FailedLaunch>>> launches_;  // by run id
+  std::vector<std::shared_ptr<const FailedLaunch>> launches_;
 };
 
 class FailureListener {

@@ -199,7 +199,7 @@ class Rendezvous : public Operation<Args>,
         if (--session->missing_ > 0) {
           session = nullptr;
         } else {
-          Close(session);
+          open_.erase(std::find(open_.begin(), open_.end(), session));
         }
       }
     }
@@ -304,15 +304,6 @@ class Rendezvous : public Operation<Args>,
     session->completions_.resize(site_->group_size);
     open_.push_back(session);
     return session;
-  }
-
-  void Close(Session* session) {
-    for (size_t i = 0; i < open_.size(); ++i) {
-      if (open_[i] == session) {
-        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
-        return;
-      }
-    }
   }
 
   // Devices of the session fail: whoever waits for them elsewhere need not.
