@@ -1,6 +1,5 @@
 #include "exchange/counts.h"
 
-#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -53,43 +52,6 @@ Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsAr
       }
       block += sizes[u];
     }
-  }
-  return Status::Ok();
-}
-
-void GatherCounts(const std::vector<CountsArgs>& args, std::vector<int64_t>* scratch) {
-  const auto wanted = [](const CountsArgs& device) { return device.gathered != nullptr; };
-  if (std::none_of(args.begin(), args.end(), wanted)) return;
-  const int64_t each = args.front().send_sizes.size;
-  scratch->resize(static_cast<size_t>(each) * args.size());
-  for (size_t p = 0; p < args.size(); ++p) args[p].send_sizes.CopyTo(scratch->data() + static_cast<int64_t>(p) * each);
-  for (const CountsArgs& device : args) {
-    if (!wanted(device)) continue;
-    std::transform(scratch->begin(), scratch->end(), device.gathered,
-                   [](int64_t size) { return static_cast<int32_t>(size); });
-  }
-}
-
-void SumAtHome(const CallSite& site, const std::vector<int64_t>& gathered, std::vector<int64_t>* traffic) {
-  const auto devices = static_cast<size_t>(site.group_size);
-  const auto servers = static_cast<size_t>(site.servers);
-  const size_t part = servers + static_cast<size_t>(site.experts);
-  const size_t here = static_cast<size_t>(site.experts) / devices;
-  const size_t each = gathered.size() / devices;
-  traffic->assign(devices * devices, 0);
-  for (size_t i = 0; i < gathered.size(); ++i) {
-    const size_t at = i % each % part;
-    if (at < servers) continue;
-    const auto sender = static_cast<size_t>(site.rank_of[i / each]);
-    const auto home = static_cast<size_t>(site.rank_of[(at - servers) / here]);
-    (*traffic)[sender * devices + home] += gathered[i];
-  }
-}
-
-Status HandOverTables(const std::vector<CountsArgs>& args) {
-  for (const CountsArgs& device : args) {
-    if (device.taker == nullptr) continue;
-    if (Status status = device.taker->TakeTable(); !status.ok()) return status;
   }
   return Status::Ok();
 }

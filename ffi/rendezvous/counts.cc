@@ -1,5 +1,6 @@
 #include "rendezvous/counts.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -21,23 +22,58 @@ class CountsWork {
   // Gathers, and if there is a plan, writes the tables of the devices of these ranks.
   Status Do(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args, const std::vector<int32_t>& ranks,
             const PlanFunction& plan, Launch* launch) {
-    GatherCounts(args, &sizes_);
+    Gather(args);
     if (!plan) {
-      if (launch->recorded) SumAtHome(site, sizes_, &traffic_);
+      if (launch->recorded) SumAtHome(site);
       return Status::Ok();
     }
     if (Status status = SumCounts(site, group, args, &traffic_, &sizes_); !status.ok()) return status;
     tables_.clear();
     for (const int32_t rank : ranks) tables_.push_back({rank, args[site.position_at[rank]].table_words});
-    Status planned = PlanRecorded([&](bool* made) { return plan(traffic_.data(), tables_, made); }, launch);
-    return planned.ok() ? HandOverTables(args) : planned;
+    Status status = PlanRecorded([&](bool* made) { return plan(traffic_.data(), tables_, made); }, launch);
+    // Devices of other processes have no takers here.
+    for (size_t p = 0; p < args.size() && status.ok(); ++p) {
+      if (args[p].taker != nullptr) status = args[p].taker->TakeTable();
+    }
+    return status;
   }
   LaunchSummary Summary(const CallSite& site) const {
     return SummaryOfPlan(traffic_.data(), site.plan_row_bytes, tables_.empty() ? nullptr : tables_.front().words);
   }
 
  private:
-  std::vector<int64_t> traffic_;
+  // Writes everybody's sizes, by position, where devices want them.
+  void Gather(const std::vector<CountsArgs>& args) {
+    const auto wanted = [](const CountsArgs& device) { return device.gathered != nullptr; };
+    if (std::none_of(args.begin(), args.end(), wanted)) return;
+    const int64_t each = args.front().send_sizes.size;
+    sizes_.resize(static_cast<size_t>(each) * args.size());
+    for (size_t p = 0; p < args.size(); ++p) args[p].send_sizes.CopyTo(sizes_.data() + static_cast<int64_t>(p) * each);
+    for (const CountsArgs& device : args) {
+      if (!wanted(device)) continue;
+      std::transform(sizes_.begin(), sizes_.end(), device.gathered,
+                     [](int64_t size) { return static_cast<int32_t>(size); });
+    }
+  }
+
+  // The choices of each device, as gathered, by the devices that have their experts, which divide over the call site's.
+  void SumAtHome(const CallSite& site) {
+    const auto devices = static_cast<size_t>(site.group_size);
+    const auto servers = static_cast<size_t>(site.servers);
+    const size_t part = servers + static_cast<size_t>(site.experts);
+    const size_t here = static_cast<size_t>(site.experts) / devices;
+    const size_t each = sizes_.size() / devices;
+    traffic_.assign(devices * devices, 0);
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      const size_t at = i % each % part;
+      if (at < servers) continue;
+      const auto sender = static_cast<size_t>(site.rank_of[i / each]);
+      const auto home = static_cast<size_t>(site.rank_of[(at - servers) / here]);
+      traffic_[sender * devices + home] += sizes_[i];
+    }
+  }
+
+  std::vector<int64_t> traffic_;  // rank by rank
   std::vector<int64_t> sizes_;
   std::vector<LocalTable> tables_;
 };
