@@ -27,30 +27,29 @@ struct Arrival {
   int32_t transfer;
 };
 
+struct ArrivalRange {
+  const Arrival* first = nullptr;
+  const Arrival* last = nullptr;
+  const Arrival* begin() const { return first; }
+  const Arrival* end() const { return last; }
+};
+
 // All arrivals of transfers whose rows come to no device twice, to their targets, and nowhere after those.
 class Arrivals {
  public:
-  using Range = std::pair<size_t, size_t>;
-
   // Throws std::invalid_argument, with words for the user, where rows come to a device twice, or not to their target,
   // or are said to be where they have not come. Devices must be below 2^15. `transfers` must stay.
   explicit Arrivals(const std::vector<Transfer>& transfers);
 
-  const Arrival& operator[](size_t place) const { return sorted_[place]; }
   // Those that bring a transfer's rows to its sender. Throws std::invalid_argument where some do not come.
-  Range Bringing(const Transfer& transfer) const;
+  ArrivalRange Bringing(const Transfer& transfer) const;
 
  private:
-  struct Found {
-    Range range;
-    int64_t missing;  // rows
-  };
-
   void Collect();
   void CheckOnce() const;
   void CheckTargets() const;
-  // Those that bring a transfer's rows to a device.
-  Found Find(const Transfer& transfer, int32_t device) const;
+  // Those that bring a transfer's rows to a device, and how many rows none does.
+  std::pair<ArrivalRange, int64_t> Find(const Transfer& transfer, int32_t device) const;
 
   const std::vector<Transfer>& transfers_;
   std::vector<Arrival> sorted_;  // by block, device and row; they do not overlap
@@ -110,8 +109,8 @@ void Arrivals::Collect() {
   for (size_t i = 0; i < transfers_.size(); ++i) {
     const Transfer& transfer = transfers_[i];
     if (!Arrives(transfer)) continue;
-    sorted_.push_back({Where(transfer, transfer.dst), transfer.first_row, transfer.first_row + transfer.rows,
-                       static_cast<int32_t>(i)});
+    const int64_t end_row = transfer.first_row + transfer.rows;
+    sorted_.push_back({Where(transfer, transfer.dst), transfer.first_row, end_row, static_cast<int32_t>(i)});
   }
   std::sort(sorted_.begin(), sorted_.end(), [](const Arrival& a, const Arrival& b) {
     return std::tie(a.where, a.first_row, a.transfer) < std::tie(b.where, b.first_row, b.transfer);
@@ -123,8 +122,7 @@ void Arrivals::CheckOnce() const {
     return a.where == b.where && b.first_row < a.end_row;
   });
   if (again == sorted_.end()) return;
-  throw std::invalid_argument(Twice(transfers_[static_cast<size_t>(again->transfer)],
-                                    transfers_[static_cast<size_t>(std::next(again)->transfer)]));
+  throw std::invalid_argument(Twice(transfers_[again->transfer], transfers_[std::next(again)->transfer]));
 }
 
 void Arrivals::CheckTargets() const {
@@ -134,37 +132,35 @@ void Arrivals::CheckTargets() const {
     // One that moves nothing says where rows are, and that the exchange has them.
     if (!moves && IsSentOn(transfer)) Bringing(transfer);
     if (moves && transfer.dst == transfer.target) continue;
-    const Found found = Find(transfer, transfer.target);
-    if (found.missing > 0) throw std::invalid_argument(NotOn(transfer, found.missing));
+    const int64_t missing = Find(transfer, transfer.target).second;
+    if (missing > 0) throw std::invalid_argument(NotOn(transfer, missing));
   }
 }
 
-Arrivals::Range Arrivals::Bringing(const Transfer& transfer) const {
+ArrivalRange Arrivals::Bringing(const Transfer& transfer) const {
   if (Moves(transfer) && transfer.src == transfer.target) {
     throw std::invalid_argument("rows of " + Block(transfer) + " are sent on by " + Route(transfer) +
                                 ", though they are at their target");
   }
-  const Found found = Find(transfer, transfer.src);
-  if (found.missing > 0) throw std::invalid_argument(NotThere(transfer, found.missing));
-  return found.range;
+  const auto [found, missing] = Find(transfer, transfer.src);
+  if (missing > 0) throw std::invalid_argument(NotThere(transfer, missing));
+  return found;
 }
 
-Arrivals::Found Arrivals::Find(const Transfer& transfer, int32_t device) const {
+std::pair<ArrivalRange, int64_t> Arrivals::Find(const Transfer& transfer, int32_t device) const {
   const uint64_t where = Where(transfer, device);
   const int64_t first_row = transfer.first_row, end_row = transfer.first_row + transfer.rows;
-  const auto begin = sorted_.begin(), end = sorted_.end();
-  auto from = std::upper_bound(begin, end, std::pair(where, first_row), [](const auto& sought, const Arrival& arrival) {
-    return sought < std::pair(arrival.where, arrival.first_row);
-  });
-  // Arrivals do not overlap, so that only the one before can reach into these rows.
-  if (from != begin) --from;
-  if (from != end && (from->where != where || from->end_row <= first_row)) ++from;
-  auto to = from;
+  const Arrival* const end = sorted_.data() + sorted_.size();
+  // Arrivals do not overlap, so their ends are in order too.
+  const Arrival* const from = std::upper_bound(
+      sorted_.data(), end, std::pair(where, first_row),
+      [](const auto& sought, const Arrival& arrival) { return sought < std::pair(arrival.where, arrival.end_row); });
+  const Arrival* to = from;
   int64_t missing = end_row - first_row;
   for (; to != end && to->where == where && to->first_row < end_row; ++to) {
     missing -= std::min(end_row, to->end_row) - std::max(first_row, to->first_row);
   }
-  return {{static_cast<size_t>(from - sorted_.begin()), static_cast<size_t>(to - sorted_.begin())}, missing};
+  return {{from, to}, missing};
 }
 
 constexpr int32_t kPhaseBits = 2;
@@ -210,22 +206,14 @@ class Gatherer {
     Sort();
     messages_.of_transfers.assign(transfers_.size(), -1);
     messages_.last_of_transfers.assign(transfers_.size(), -1);
-    for (size_t begin = 0, end = 0; begin < sorted_.size(); begin = end) {
-      while (end < sorted_.size() && sorted_[end].first == sorted_[begin].first) ++end;
-      AddMessages(begin, end);
-    }
+    ForEachMessage(&Gatherer::AddMessages);
     seen_by_.assign(messages_.all.size(), -1);
-    for (size_t begin = 0, end = 0; begin < sorted_.size(); begin = end) {
-      while (end < sorted_.size() && sorted_[end].first == sorted_[begin].first) ++end;
-      AwaitRows(begin, end);
-    }
+    ForEachMessage(&Gatherer::AwaitRows);
     return std::move(messages_);
   }
 
  private:
-  using Range = Arrivals::Range;
-
-  const Transfer& At(size_t place) const { return transfers_[static_cast<size_t>(sorted_[place].second)]; }
+  const Transfer& At(size_t place) const { return transfers_[sorted_[place].second]; }
   Cut CutOf(const Transfer& transfer) const { return Cut(transfer.rows, pieces_); }
 
   void Sort() {
@@ -235,13 +223,20 @@ class Gatherer {
     std::sort(sorted_.begin(), sorted_.end());
   }
 
-  // Those of the sorted transfers [begin, end), which are of one message but for pieces.
+  // Of the sorted transfers, [begin, end) are of one message but for pieces.
+  void ForEachMessage(void (Gatherer::*visit)(size_t begin, size_t end)) {
+    for (size_t begin = 0, end = 0; begin < sorted_.size(); begin = end) {
+      while (end < sorted_.size() && sorted_[end].first == sorted_[begin].first) ++end;
+      (this->*visit)(begin, end);
+    }
+  }
+
   void AddMessages(size_t begin, size_t end) {
     const auto first = static_cast<int32_t>(messages_.all.size());
     for (size_t place = begin; place < end; ++place) {
       const Transfer& transfer = At(place);
       const Cut cut = CutOf(transfer);
-      const auto i = static_cast<size_t>(sorted_[place].second);
+      const int32_t i = sorted_[place].second;
       messages_.of_transfers[i] = first;
       messages_.last_of_transfers[i] = first + cut.count() - 1;
       for (int32_t piece = 0; piece < cut.count(); ++piece) {
@@ -250,7 +245,7 @@ class Gatherer {
           messages_.all.push_back(
               {transfer.phase, transfer.stage, piece, transfer.src, transfer.dst, sorted_[begin].second, 0});
         }
-        messages_.all[static_cast<size_t>(message)].rows += cut.Begin(piece + 1) - cut.Begin(piece);
+        messages_.all[message].rows += cut.Begin(piece + 1) - cut.Begin(piece);
       }
     }
   }
@@ -261,7 +256,7 @@ class Gatherer {
     ranges_.clear();
     for (size_t place = begin; place < end; ++place) {
       count = std::max(count, CutOf(At(place)).count());
-      ranges_.push_back(IsSentOn(At(place)) ? arrivals_.Bringing(At(place)) : Range(0, 0));
+      ranges_.push_back(IsSentOn(At(place)) ? arrivals_.Bringing(At(place)) : ArrivalRange());
     }
     for (int32_t piece = 0; piece < count; ++piece) {
       for (size_t place = begin; place < end; ++place) {
@@ -270,20 +265,19 @@ class Gatherer {
     }
   }
 
-  void AwaitPiece(const Transfer& transfer, int32_t piece, size_t place, const Range& range) {
-    const auto message = messages_.of_transfers[static_cast<size_t>(sorted_[place].second)] + piece;
+  void AwaitPiece(const Transfer& transfer, int32_t piece, size_t place, const ArrivalRange& arrivals) {
+    const auto message = messages_.of_transfers[sorted_[place].second] + piece;
     const Cut cut = CutOf(transfer);
     const int64_t begin = transfer.first_row + cut.Begin(piece), end = transfer.first_row + cut.Begin(piece + 1);
-    for (size_t k = range.first; k < range.second; ++k) {
-      const Arrival& arrival = arrivals_[k];
+    for (const Arrival& arrival : arrivals) {
       const int64_t from = std::max(begin, arrival.first_row), to = std::min(end, arrival.end_row);
       if (from >= to) continue;
-      const Cut came = CutOf(transfers_[static_cast<size_t>(arrival.transfer)]);
-      const int32_t first = messages_.of_transfers[static_cast<size_t>(arrival.transfer)];
+      const Cut came = CutOf(transfers_[arrival.transfer]);
+      const int32_t first = messages_.of_transfers[arrival.transfer];
       const int32_t last = came.PieceAt(to - 1 - arrival.first_row);
       for (int32_t each = came.PieceAt(from - arrival.first_row); each <= last; ++each) {
         const int32_t before = first + each;
-        if (std::exchange(seen_by_[static_cast<size_t>(before)], message) == message) continue;
+        if (std::exchange(seen_by_[before], message) == message) continue;
         messages_.edges.push_back({before, message});
       }
     }
@@ -293,7 +287,7 @@ class Gatherer {
   int32_t pieces_;
   std::vector<std::pair<uint64_t, int32_t>> sorted_;  // keys and numbers of transfers that move
   Arrivals arrivals_;
-  std::vector<Range> ranges_;
+  std::vector<ArrivalRange> ranges_;
   std::vector<int32_t> seen_by_;  // the last message that was found to wait for each
   Messages messages_;
 };

@@ -5,11 +5,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <queue>
 #include <vector>
 
 namespace fastjax::simulator {
 
 inline constexpr int32_t kNoLink = -1;
+
+template <typename T>
+using LeastFirst = std::priority_queue<T, std::vector<T>, std::greater<>>;
 
 // Bytes that flow over up to three links. A task without bytes is a gate, and takes its start-up only.
 struct Task {

@@ -22,13 +22,13 @@ constexpr double kNanoseconds = 1e-9;
 // latter wait for: edges grow with the messages, not with their square.
 class Sequence {
  public:
-  Sequence(Program* program, int32_t devices, int32_t window) : program_(program), of_(static_cast<size_t>(devices)) {
-    for (Step& step : of_) step.gates.assign(static_cast<size_t>(window), -1);
+  Sequence(Program* program, int32_t devices, int32_t window) : program_(program), of_(devices) {
+    for (Step& step : of_) step.gates.assign(window, -1);
   }
 
   // Stages must come in order.
   void Add(int32_t device, int32_t stage, int32_t message) {
-    Step& step = of_[static_cast<size_t>(device)];
+    Step& step = of_[device];
     if (step.stage != stage) {
       step.stage = stage;
       std::rotate(step.gates.begin(), step.gates.begin() + 1, step.gates.end());
@@ -66,7 +66,11 @@ class Sequence {
 class Scheduler {
  public:
   Scheduler(const Messages& messages, const Topology& topology, int64_t row_bytes, const Fabric& fabric)
-      : messages_(messages), topology_(topology), row_bytes_(static_cast<double>(row_bytes)), fabric_(fabric) {}
+      : messages_(messages),
+        count_(static_cast<int32_t>(messages.all.size())),
+        topology_(topology),
+        row_bytes_(static_cast<double>(row_bytes)),
+        fabric_(fabric) {}
 
   Program Run() {
     AddLinks();
@@ -85,17 +89,15 @@ class Scheduler {
 
  private:
   void AddLinks() {
-    const auto devices = static_cast<size_t>(topology_.devices());
-    program_.capacities.assign(2 * devices, static_cast<double>(topology_.scale_up_bandwidth));
+    const int32_t devices = topology_.devices();
+    program_.capacities.assign(size_t{2} * devices, static_cast<double>(topology_.scale_up_bandwidth));
     double nics = 0;
-    for (int way = 0; way < 2; ++way) {
-      for (int32_t device = 0; device < topology_.devices(); ++device) {
-        program_.capacities.push_back(static_cast<double>(topology_.nic_bandwidth(device)));
-        nics += program_.capacities.back() / 2;
-      }
+    for (int32_t end = 0; end < 2 * devices; ++end) {
+      program_.capacities.push_back(static_cast<double>(topology_.nic_bandwidth(end % devices)));
+      nics += program_.capacities.back() / 2;
     }
-    program_.incast_begin = 3 * topology_.devices();
-    program_.incast_end = 4 * topology_.devices();
+    program_.incast_begin = 3 * devices;
+    program_.incast_end = 4 * devices;
     program_.efficiencies = fabric_.efficiencies;
     program_.whole_senders = fabric_.whole_senders;
     program_.capacities.push_back(nics / fabric_.oversubscription);
@@ -126,8 +128,8 @@ class Scheduler {
     Sequence sending(&program_, devices, window);
     Sequence receiving(&program_, devices, window);
     Sequence everywhere(&program_, 1, 1);
-    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
-      const Message& message = messages_.all[static_cast<size_t>(i)];
+    for (int32_t i = 0; i < count_; ++i) {
+      const Message& message = messages_.all[i];
       if (message.phase == Phase::kBalance) balancing.Add(message.src, message.stage, i);
       if (message.phase != Phase::kScaleOut) continue;
       if (fabric_.synchronization == Synchronization::kBarrier) {
@@ -141,41 +143,40 @@ class Scheduler {
 
   // A piece follows the one before it, which is listed before it, without a start-up of its own.
   void FollowPieces() {
-    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
-      if (messages_.all[static_cast<size_t>(i)].piece == 0) continue;
+    for (int32_t i = 0; i < count_; ++i) {
+      if (messages_.all[i].piece == 0) continue;
       program_.edges.push_back({i - 1, i});
-      program_.tasks[static_cast<size_t>(i)].start_up = 0;
+      program_.tasks[i].start_up = 0;
     }
   }
 
   // A device that sends to several in one stage takes some time for each that it posts.
   void PostOneByOne() {
-    std::vector<int32_t> numbers(messages_.all.size());
+    std::vector<int32_t> numbers(count_);
     std::iota(numbers.begin(), numbers.end(), 0);
     const auto in_order = [&](int32_t a, int32_t b) {
-      const Message &one = messages_.all[static_cast<size_t>(a)], &other = messages_.all[static_cast<size_t>(b)];
+      const Message &one = messages_.all[a], &other = messages_.all[b];
       return std::tie(one.stage, one.order) < std::tie(other.stage, other.order);
     };
     std::stable_sort(numbers.begin(), numbers.end(), in_order);
     std::vector<int64_t> posted;
     int32_t stage = -1;
     for (const int32_t i : numbers) {
-      const Message& message = messages_.all[static_cast<size_t>(i)];
+      const Message& message = messages_.all[i];
       if (message.phase != Phase::kScaleOut || message.piece > 0) continue;
       if (std::exchange(stage, message.stage) != message.stage || posted.empty()) {
-        posted.assign(static_cast<size_t>(topology_.devices()), 0);
+        posted.assign(topology_.devices(), 0);
       }
-      const int64_t before = posted[static_cast<size_t>(message.src)]++;
-      program_.tasks[static_cast<size_t>(i)].start_up +=
-          kNanoseconds * static_cast<double>(before * topology_.transfer_overhead_ns);
+      const int64_t before = posted[message.src]++;
+      program_.tasks[i].start_up += kNanoseconds * static_cast<double>(before * topology_.transfer_overhead_ns);
     }
   }
 
   void BalanceFirst() {
     const auto gate = static_cast<int32_t>(program_.tasks.size());
     program_.tasks.emplace_back();
-    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
-      const Phase phase = messages_.all[static_cast<size_t>(i)].phase;
+    for (int32_t i = 0; i < count_; ++i) {
+      const Phase phase = messages_.all[i].phase;
       if (phase == Phase::kBalance) program_.edges.push_back({i, gate});
       if (phase == Phase::kScaleOut) program_.edges.push_back({gate, i});
     }
@@ -186,31 +187,31 @@ class Scheduler {
   // to it), and its bytes, which wait for that and for the one before.
   void GoInOrder() {
     std::unordered_map<int64_t, int32_t> last;  // of a pair of devices
-    std::vector<int32_t> starts(messages_.all.size(), -1);
+    std::vector<int32_t> starts(count_, -1);
     std::vector<Edge> orders;
-    for (int32_t i = 0; i < static_cast<int32_t>(messages_.all.size()); ++i) {
-      const Message& message = messages_.all[static_cast<size_t>(i)];
+    for (int32_t i = 0; i < count_; ++i) {
+      const Message& message = messages_.all[i];
       if (message.phase != Phase::kScaleOut) continue;
       const auto [before, first] = last.try_emplace(int64_t{message.src} * topology_.devices() + message.dst, i);
       if (first) continue;
-      const int32_t start = starts[static_cast<size_t>(i)] = StartOf(i);
+      const int32_t start = starts[i] = StartOf(i);
       orders.insert(orders.end(), {{std::exchange(before->second, i), i}, {start, i}});
     }
     for (Edge& edge : program_.edges) {
-      const auto after = static_cast<size_t>(edge.after);
-      if (after < starts.size() && starts[after] >= 0) edge.after = starts[after];
+      if (edge.after < count_ && starts[edge.after] >= 0) edge.after = starts[edge.after];
     }
     program_.edges.insert(program_.edges.end(), orders.begin(), orders.end());
   }
 
   // A task of a message's start-up, which that no longer has.
   int32_t StartOf(int32_t message) {
-    const double start_up = std::exchange(program_.tasks[static_cast<size_t>(message)].start_up, 0);
+    const double start_up = std::exchange(program_.tasks[message].start_up, 0);
     program_.tasks.emplace_back().start_up = start_up;
     return static_cast<int32_t>(program_.tasks.size()) - 1;
   }
 
   const Messages& messages_;
+  const int32_t count_;
   const Topology& topology_;
   const double row_bytes_;
   const Fabric& fabric_;

@@ -1,10 +1,14 @@
 #include "simulator/sharing.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace fastjax::simulator {
+namespace {
+
+constexpr int8_t kSettled = -1;
+
+}  // namespace
 
 Sharing::Sharing(const Program& program) : program_(&program), slot_of_(program.capacities.size(), -1) {}
 
@@ -14,31 +18,30 @@ void Sharing::Share(const std::vector<int32_t>& tasks, std::vector<double>* rate
     double rate = 0;
     for (const int32_t link : task(tasks[0]).links) {
       if (link == kNoLink) continue;
-      const double most = program_->capacities[static_cast<size_t>(link)];
+      const double most = program_->capacities[link];
       rate = rate == 0 ? most : std::min(rate, most);
     }
     (*rates)[0] = rate;
     return;
   }
   NumberLinks(tasks);
-  ListTasksOfLinks(tasks);
+  ListTasksOfLinks();
   FindCapacities();
-  settled_.assign(tasks.size(), false);
-  for (int8_t priority = 0; priority < kPriorities; ++priority) Fill(tasks, priority, rates);
-  for (const int32_t link : links_) slot_of_[static_cast<size_t>(link)] = -1;
+  for (int8_t priority = 0; priority < kPriorities; ++priority) Fill(priority, rates);
+  for (const int32_t link : links_) slot_of_[link] = -1;
 }
 
 void Sharing::NumberLinks(const std::vector<int32_t>& tasks) {
   links_.clear();
   slots_.resize(tasks.size());
-  priority_.resize(tasks.size());
+  waiting_.resize(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
     const Task& here = task(tasks[i]);
-    priority_[i] = here.priority;
+    waiting_[i] = here.priority;
     for (size_t k = 0; k < here.links.size(); ++k) {
       slots_[i][k] = -1;
       if (here.links[k] == kNoLink) continue;
-      int32_t& slot = slot_of_[static_cast<size_t>(here.links[k])];
+      int32_t& slot = slot_of_[here.links[k]];
       if (slot < 0) {
         slot = static_cast<int32_t>(links_.size());
         links_.push_back(here.links[k]);
@@ -48,19 +51,19 @@ void Sharing::NumberLinks(const std::vector<int32_t>& tasks) {
   }
 }
 
-void Sharing::ListTasksOfLinks(const std::vector<int32_t>& tasks) {
+void Sharing::ListTasksOfLinks() {
   first_.assign(links_.size() + 1, 0);
   for (const auto& slots : slots_) {
     for (const int32_t slot : slots) {
-      if (slot >= 0) ++first_[static_cast<size_t>(slot) + 1];
+      if (slot >= 0) ++first_[slot + 1];
     }
   }
   for (size_t slot = 0; slot < links_.size(); ++slot) first_[slot + 1] += first_[slot];
-  listed_.resize(static_cast<size_t>(first_.back()));
+  listed_.resize(first_.back());
   open_.assign(first_.begin(), first_.end() - 1);
-  for (size_t i = 0; i < tasks.size(); ++i) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
     for (const int32_t slot : slots_[i]) {
-      if (slot >= 0) listed_[static_cast<size_t>(open_[static_cast<size_t>(slot)]++)] = static_cast<int32_t>(i);
+      if (slot >= 0) listed_[open_[slot]++] = static_cast<int32_t>(i);
     }
   }
 }
@@ -69,20 +72,18 @@ void Sharing::FindCapacities() {
   left_.resize(links_.size());
   sent_to_.assign(links_.size(), -1);
   for (int32_t slot = 0; slot < static_cast<int32_t>(links_.size()); ++slot) {
-    const int32_t link = links_[static_cast<size_t>(slot)];
-    double& left = left_[static_cast<size_t>(slot)];
-    left = program_->capacities[static_cast<size_t>(link)];
+    const int32_t link = links_[slot];
+    double& left = left_[slot];
+    left = program_->capacities[link];
     if (program_->has_incast(link)) left *= program_->efficiency(Senders(slot));
   }
 }
 
 // What those are worth whose tasks come to this link.
 double Sharing::Senders(int32_t slot) {
-  const auto begin = static_cast<size_t>(first_[static_cast<size_t>(slot)]);
-  const auto end = static_cast<size_t>(first_[static_cast<size_t>(slot) + 1]);
   double senders = 0;
-  for (size_t k = begin; k < end; ++k) {
-    const auto sender = static_cast<size_t>(slots_[static_cast<size_t>(listed_[k])][0]);
+  for (int32_t k = first_[slot]; k < first_[slot + 1]; ++k) {
+    const int32_t sender = slots_[listed_[k]][0];
     if (!program_->whole_senders) {
       senders += 1.0 / (first_[sender + 1] - first_[sender]);
     } else if (std::exchange(sent_to_[sender], slot) != slot) {
@@ -92,54 +93,42 @@ double Sharing::Senders(int32_t slot) {
   return senders;
 }
 
-void Sharing::Fill(const std::vector<int32_t>& tasks, int8_t priority, std::vector<double>* rates) {
+void Sharing::Fill(int8_t priority, std::vector<double>* rates) {
   open_.assign(links_.size(), 0);
-  bool any = false;
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    if (priority_[i] != priority) continue;
-    any = true;
+  for (size_t i = 0; i < slots_.size(); ++i) {
     for (const int32_t slot : slots_[i]) {
-      if (slot >= 0) ++open_[static_cast<size_t>(slot)];
+      if (slot >= 0) open_[slot] += waiting_[i] == priority;
     }
   }
-  if (!any) return;
-  offers_.clear();
-  const auto offer = [&](int32_t slot) {
-    return Offer(left_[static_cast<size_t>(slot)] / open_[static_cast<size_t>(slot)], slot);
-  };
+  const auto offer = [&](int32_t slot) { return Offer(left_[slot] / open_[slot], slot); };
   for (int32_t slot = 0; slot < static_cast<int32_t>(links_.size()); ++slot) {
-    if (open_[static_cast<size_t>(slot)] > 0) offers_.push_back(offer(slot));
+    if (open_[slot] > 0) offers_.push(offer(slot));
   }
-  std::make_heap(offers_.begin(), offers_.end(), std::greater<>());
   while (!offers_.empty()) {
-    std::pop_heap(offers_.begin(), offers_.end(), std::greater<>());
-    const Offer least = offers_.back();
-    offers_.pop_back();
-    if (open_[static_cast<size_t>(least.second)] == 0) continue;
+    const Offer least = offers_.top();
+    offers_.pop();
+    if (open_[least.second] == 0) continue;
     // Offers only rise, as others are settled for less: one that has risen is put back.
     const Offer now = offer(least.second);
     if (now.first > least.first) {
-      offers_.push_back(now);
-      std::push_heap(offers_.begin(), offers_.end(), std::greater<>());
-      continue;
+      offers_.push(now);
+    } else {
+      Settle(now.second, now.first, priority, rates);
     }
-    Settle(now.second, now.first, priority, rates);
   }
 }
 
 void Sharing::Settle(int32_t slot, double share, int8_t priority, std::vector<double>* rates) {
-  const auto begin = static_cast<size_t>(first_[static_cast<size_t>(slot)]);
-  const auto end = static_cast<size_t>(first_[static_cast<size_t>(slot) + 1]);
-  for (size_t k = begin; k < end; ++k) {
-    const auto i = static_cast<size_t>(listed_[k]);
-    if (settled_[i] || priority_[i] != priority) continue;
-    settled_[i] = true;
+  for (int32_t k = first_[slot]; k < first_[slot + 1]; ++k) {
+    const int32_t i = listed_[k];
+    if (waiting_[i] != priority) continue;
+    waiting_[i] = kSettled;
     (*rates)[i] = share;
     for (const int32_t other : slots_[i]) {
       if (other < 0) continue;
-      double& left = left_[static_cast<size_t>(other)];
+      double& left = left_[other];
       left = std::max(left - share, 0.0);
-      --open_[static_cast<size_t>(other)];
+      --open_[other];
     }
   }
 }

@@ -25,12 +25,12 @@ class Sharing {
   using Offer = std::pair<double, int32_t>;  // bytes/s that a link can give each of its tasks at least, and its slot
 
   void NumberLinks(const std::vector<int32_t>& tasks);
-  void ListTasksOfLinks(const std::vector<int32_t>& tasks);
+  void ListTasksOfLinks();
   void FindCapacities();
   double Senders(int32_t slot);
-  void Fill(const std::vector<int32_t>& tasks, int8_t priority, std::vector<double>* rates);
+  void Fill(int8_t priority, std::vector<double>* rates);
   void Settle(int32_t slot, double share, int8_t priority, std::vector<double>* rates);
-  const Task& task(int32_t number) const { return program_->tasks[static_cast<size_t>(number)]; }
+  const Task& task(int32_t number) const { return program_->tasks[number]; }
 
   const Program* program_;
   std::vector<int32_t> slot_of_;  // of each link, or -1
@@ -40,10 +40,9 @@ class Sharing {
   std::vector<int32_t> first_;    // where the slot's tasks begin in `listed_`
   std::vector<int32_t> listed_;   // positions in the list of tasks
   std::vector<int32_t> sent_to_;  // the slot that a first link was last found to send to
-  std::vector<int8_t> priority_;  // by position
+  std::vector<int8_t> waiting_;   // by position: the priority of a task without a rate yet
   std::vector<std::array<int32_t, 3>> slots_;
-  std::vector<bool> settled_;
-  std::vector<Offer> offers_;
+  LeastFirst<Offer> offers_;
 };
 
 }  // namespace fastjax::simulator

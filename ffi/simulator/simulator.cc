@@ -1,7 +1,6 @@
 #include "simulator/simulator.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -23,20 +22,6 @@ constexpr double kRounding = 1e-12;
 constexpr size_t kLargePool = 1024;
 constexpr size_t kShareOfPool = 64;
 
-template <typename T>
-void Push(std::vector<T>* heap, T value) {
-  heap->push_back(value);
-  std::push_heap(heap->begin(), heap->end(), std::greater<>());
-}
-
-template <typename T>
-T Pop(std::vector<T>* heap) {
-  std::pop_heap(heap->begin(), heap->end(), std::greater<>());
-  const T value = heap->back();
-  heap->pop_back();
-  return value;
-}
-
 }  // namespace
 
 Simulator::Simulator(Program program, double resolution)
@@ -55,21 +40,21 @@ Simulator::Simulator(Program program, double resolution)
   IndexEdges();
   FindLatest(resolution);
   for (int32_t number = 0; number < static_cast<int32_t>(program_.tasks.size()); ++number) {
-    if (waits_for_[static_cast<size_t>(number)] == 0) Push(&starts_, Moment(task(number).start_up, number));
+    if (waits_for_[number] == 0) starts_.emplace(task(number).start_up, number);
   }
 }
 
 void Simulator::IndexEdges() {
   first_after_.assign(program_.tasks.size() + 1, 0);
   for (const Edge& edge : program_.edges) {
-    ++first_after_.at(static_cast<size_t>(edge.before) + 1);
-    ++waits_for_.at(static_cast<size_t>(edge.after));
+    ++first_after_[edge.before + 1];
+    ++waits_for_[edge.after];
   }
   for (size_t i = 1; i < first_after_.size(); ++i) first_after_[i] += first_after_[i - 1];
   after_.resize(program_.edges.size());
   std::vector<int32_t> next(first_after_.begin(), first_after_.end() - 1);
   for (const Edge& edge : program_.edges) {
-    after_[static_cast<size_t>(next[static_cast<size_t>(edge.before)]++)] = edge.after;
+    after_[next[edge.before]++] = edge.after;
   }
 }
 
@@ -77,7 +62,7 @@ void Simulator::FindLatest(double resolution) {
   std::vector<double> bytes(program_.capacities.size(), 0);
   for (const Task& each : program_.tasks) {
     for (const int32_t link : each.links) {
-      if (link != kNoLink) bytes[static_cast<size_t>(link)] += each.bytes;
+      if (link != kNoLink) bytes[link] += each.bytes;
     }
   }
   for (size_t link = 0; link < bytes.size(); ++link) {
@@ -90,62 +75,62 @@ bool Simulator::Advance(int64_t events) {
     const double now = NextMoment();
     if (now == kNever) return true;
     loose_.clear();
-    while (!dues_.empty() && dues_.front().first <= now) {
-      const Moment due = Pop(&dues_);
-      const Pool& pool = pools_[static_cast<size_t>(due.second)];
+    while (!dues_.empty() && dues_.top().first <= now) {
+      const Moment due = dues_.top();
+      dues_.pop();
+      const Pool& pool = pools_[due.second];
       // Those that were dissolved meanwhile have left their moments behind.
       if (pool.active && pool.due == due.first) Dissolve(due.second, now);
     }
-    while (!starts_.empty() && starts_.front().first <= now) Begin(Pop(&starts_).second, now);
+    while (!starts_.empty() && starts_.top().first <= now) {
+      const int32_t number = starts_.top().second;
+      starts_.pop();
+      Begin(number, now);
+    }
     Repool(now);
   }
   return false;
 }
 
 double Simulator::NextMoment() const {
-  const double start = starts_.empty() ? kNever : starts_.front().first;
-  return std::min(start, dues_.empty() ? kNever : dues_.front().first);
+  const double start = starts_.empty() ? kNever : starts_.top().first;
+  return std::min(start, dues_.empty() ? kNever : dues_.top().first);
 }
 
 // Ends those of its tasks that are done and lets go of the others.
 void Simulator::Dissolve(int32_t number, double now) {
-  Pool& pool = pools_[static_cast<size_t>(number)];
+  Pool& pool = pools_[number];
   pool.active = false;
   const double until = now * (1 + kRounding);
   finished_.clear();
   for (const int32_t each : pool.tasks) {
-    const auto i = static_cast<size_t>(each);
     for (const int32_t link : task(each).links) {
-      if (link != kNoLink) pool_of_[static_cast<size_t>(link)] = -1;
+      if (link != kNoLink) pool_of_[link] = -1;
     }
-    if (ends_at_[i] <= until) {
+    if (ends_at_[each] <= until) {
       finished_.push_back(each);
     } else {
-      left_[i] = std::max(left_[i] - rate_[i] * (now - pool.since), 0.0);
+      left_[each] = std::max(left_[each] - rate_[each] * (now - pool.since), 0.0);
       loose_.push_back(each);
     }
   }
   pool.tasks.clear();
   free_pools_.push_back(number);
-  for (const int32_t each : finished_) Finish(each, std::min(ends_at_[static_cast<size_t>(each)], now), now);
+  for (const int32_t each : finished_) Finish(each, std::min(ends_at_[each], now), now);
 }
 
 void Simulator::Begin(int32_t number, double now) {
-  const auto i = static_cast<size_t>(number);
-  if (start_[i] == kNotYet) start_[i] = now;
-  left_[i] = task(number).bytes;
-  if (!(left_[i] > 0)) {
-    Finish(number, now, now);
-    return;
-  }
+  if (start_[number] == kNotYet) start_[number] = now;
+  left_[number] = task(number).bytes;
+  if (!(left_[number] > 0)) return Finish(number, now, now);
   const double admitted = Admitted(task(number), now);
   if (admitted > now) {
-    Push(&starts_, Moment(admitted, number));
+    starts_.emplace(admitted, number);
     return;
   }
   for (const int32_t link : task(number).links) {
     if (link == kNoLink) continue;
-    const int32_t pool = pool_of_[static_cast<size_t>(link)];
+    const int32_t pool = pool_of_[link];
     if (pool >= 0) Dissolve(pool, now);
   }
   loose_.push_back(number);
@@ -155,9 +140,9 @@ void Simulator::Begin(int32_t number, double now) {
 double Simulator::Admitted(const Task& starting, double now) const {
   double admitted = now;
   for (const int32_t link : starting.links) {
-    const int32_t number = link == kNoLink ? -1 : pool_of_[static_cast<size_t>(link)];
+    const int32_t number = link == kNoLink ? -1 : pool_of_[link];
     if (number < 0) continue;
-    const Pool& pool = pools_[static_cast<size_t>(number)];
+    const Pool& pool = pools_[number];
     if (pool.tasks.size() < kLargePool) continue;
     admitted = std::max(admitted, std::min(pool.since + latest_, pool.due));
   }
@@ -165,26 +150,21 @@ double Simulator::Admitted(const Task& starting, double now) const {
 }
 
 void Simulator::Finish(int32_t number, double at, double now) {
-  const auto i = static_cast<size_t>(number);
-  end_[i] = at;
-  is_done_[i] = true;
+  end_[number] = at;
+  is_done_[number] = true;
   ++done_;
-  for (auto k = static_cast<size_t>(first_after_[i]); k < static_cast<size_t>(first_after_[i + 1]); ++k) {
-    const auto next = static_cast<size_t>(after_[k]);
+  for (int32_t k = first_after_[number]; k < first_after_[number + 1]; ++k) {
+    const int32_t next = after_[k];
     ready_[next] = std::max(ready_[next], at);
-    if (--waits_for_[next] == 0) MakeReady(after_[k], now);
+    if (--waits_for_[next] > 0) continue;
+    starts_.emplace(std::max(ready_[next] + task(next).start_up, now), next);
   }
-}
-
-void Simulator::MakeReady(int32_t number, double now) {
-  const double start = ready_[static_cast<size_t>(number)] + task(number).start_up;
-  Push(&starts_, Moment(std::max(start, now), number));
 }
 
 int32_t Simulator::Root(int32_t link) {
   int32_t root = link;
-  while (parent_[static_cast<size_t>(root)] >= 0) root = parent_[static_cast<size_t>(root)];
-  while (link != root) link = std::exchange(parent_[static_cast<size_t>(link)], root);
+  while (parent_[root] >= 0) root = parent_[root];
+  while (link != root) link = std::exchange(parent_[link], root);
   return root;
 }
 
@@ -192,7 +172,7 @@ int32_t Simulator::Root(int32_t link) {
 void Simulator::Repool(double now) {
   for (const int32_t each : loose_) {
     for (const int32_t link : task(each).links) {
-      if (link != kNoLink) parent_[static_cast<size_t>(link)] = -1;
+      if (link != kNoLink) parent_[link] = -1;
     }
   }
   for (const int32_t each : loose_) {
@@ -200,13 +180,12 @@ void Simulator::Repool(double now) {
     for (const int32_t link : links) {
       if (link == kNoLink) continue;
       const int32_t one = Root(links[0]), other = Root(link);
-      if (one != other) parent_[static_cast<size_t>(other)] = one;
+      if (one != other) parent_[other] = one;
     }
   }
   opened_.clear();
   for (const int32_t each : loose_) {
-    const auto root = static_cast<size_t>(Root(task(each).links[0]));
-    int32_t& number = pool_of_[root];
+    int32_t& number = pool_of_[Root(task(each).links[0])];
     if (number < 0) {
       if (free_pools_.empty()) {
         free_pools_.push_back(static_cast<int32_t>(pools_.size()));
@@ -216,34 +195,34 @@ void Simulator::Repool(double now) {
       free_pools_.pop_back();
       opened_.push_back(number);
     }
-    pools_[static_cast<size_t>(number)].tasks.push_back(each);
+    pools_[number].tasks.push_back(each);
   }
-  for (const int32_t number : opened_) Open(&pools_[static_cast<size_t>(number)], number, now);
+  for (const int32_t number : opened_) Open(&pools_[number], number, now);
 }
 
 void Simulator::Open(Pool* pool, int32_t number, double now) {
   sharing_.Share(pool->tasks, &rates_);
   for (size_t k = 0; k < pool->tasks.size(); ++k) {
-    const auto i = static_cast<size_t>(pool->tasks[k]);
-    rate_[i] = rates_[k];
-    ends_at_[i] = rates_[k] > 0 ? now + left_[i] / rates_[k] : kNever;
-    for (const int32_t link : program_.tasks[i].links) {
-      if (link != kNoLink) pool_of_[static_cast<size_t>(link)] = number;
+    const int32_t each = pool->tasks[k];
+    rate_[each] = rates_[k];
+    ends_at_[each] = rates_[k] > 0 ? now + left_[each] / rates_[k] : kNever;
+    for (const int32_t link : task(each).links) {
+      if (link != kNoLink) pool_of_[link] = number;
     }
   }
   pool->since = now;
   pool->active = true;
   pool->due = Due(*pool);
-  Push(&dues_, Moment(pool->due, number));
+  dues_.emplace(pool->due, number);
 }
 
 double Simulator::Due(const Pool& pool) {
   const size_t together = pool.tasks.size() < kLargePool ? 1 : pool.tasks.size() / kShareOfPool;
   double first = kNever;
-  for (const int32_t each : pool.tasks) first = std::min(first, ends_at_[static_cast<size_t>(each)]);
+  for (const int32_t each : pool.tasks) first = std::min(first, ends_at_[each]);
   if (together == 1 || !(latest_ > 0)) return first;
   sorted_.clear();
-  for (const int32_t each : pool.tasks) sorted_.push_back(ends_at_[static_cast<size_t>(each)]);
+  for (const int32_t each : pool.tasks) sorted_.push_back(ends_at_[each]);
   const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(together) - 1;
   std::nth_element(sorted_.begin(), last, sorted_.end());
   return std::min(*last, first + latest_);

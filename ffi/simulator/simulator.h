@@ -29,7 +29,7 @@ class Simulator {
   bool Advance(int64_t events);
 
   int64_t done() const { return done_; }
-  bool is_done(int32_t number) const { return is_done_[static_cast<size_t>(number)]; }
+  bool is_done(int32_t number) const { return is_done_[number]; }
   // Seconds, by task.
   const std::vector<double>& ready() const { return ready_; }
   const std::vector<double>& start() const { return start_; }
@@ -51,12 +51,11 @@ class Simulator {
   void Begin(int32_t number, double now);
   double Admitted(const Task& starting, double now) const;
   void Finish(int32_t number, double at, double now);
-  void MakeReady(int32_t number, double now);
   void Repool(double now);
   void Open(Pool* pool, int32_t number, double now);
   double Due(const Pool& pool);
   int32_t Root(int32_t link);
-  const Task& task(int32_t number) const { return program_.tasks[static_cast<size_t>(number)]; }
+  const Task& task(int32_t number) const { return program_.tasks[number]; }
 
   Program program_;
   Sharing sharing_;
@@ -66,8 +65,8 @@ class Simulator {
   std::vector<bool> is_done_;
   int64_t done_ = 0;
 
-  std::vector<Moment> starts_;  // heaps, earliest first
-  std::vector<Moment> dues_;
+  LeastFirst<Moment> starts_;
+  LeastFirst<Moment> dues_;
   std::vector<Pool> pools_;
   std::vector<int32_t> free_pools_;
   std::vector<int32_t> pool_of_;  // of each link, or -1
