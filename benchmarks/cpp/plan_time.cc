@@ -204,8 +204,8 @@ bool WriteJson(const std::string& path, double load_at_start, const std::vector<
        << ", \"load_average\": " << bench::Json(load_at_start)
        << "},\n \"versions\": {\"fastjax\": " << Quoted(FASTJAX_VERSION)
        << ", \"compiler\": " << Quoted(FASTJAX_COMPILER)
-       << "},\n \"scheduler\": " << Quoted(std::string(planner::SchedulerNames()[static_cast<size_t>(kScheduler)]))
-       << ", \"row_bytes\": " << kRowBytes << ", \"devices_per_server\": " << kDevicesPerServer << ",\n \"results\": [";
+       << "},\n \"scheduler\": " << Quoted(std::string(planner::NameOf(kScheduler))) << ", \"row_bytes\": " << kRowBytes
+       << ", \"devices_per_server\": " << kDevicesPerServer << ",\n \"results\": [";
   for (size_t i = 0; i < results.size(); ++i) file << (i > 0 ? ",\n" : "\n") << Json(results[i]);
   file << "\n ]\n}\n";
   return file.flush().good();

@@ -20,8 +20,7 @@ ffi::ErrorOr<planner::Topology> DecodeTopology(const CallAttributes& attrs) {
 ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::shared_ptr<const CallSite>& site) {
   const auto topology = DecodeTopology(attrs);
   if (!topology.has_value()) return ffi::Unexpected(topology.error());
-  const auto count = static_cast<int64_t>(planner::SchedulerNames().size());
-  if (topology->devices() != site->group_size || attrs.scheduler < 0 || attrs.scheduler >= count ||
+  if (topology->devices() != site->group_size || attrs.scheduler < 0 || attrs.scheduler >= planner::NumSchedulers() ||
       attrs.row_bytes < 1) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: the topology does not fit the group"));
   }

@@ -17,7 +17,7 @@ class AllPairs final : public RailSchedule {
       : RailSchedule(topology, row_bytes, std::move(tiles)) {}
 
   void Plan(const int64_t* traffic, const MatchingList* /*given*/) override {
-    tiles_->Plan(traffic);
+    PlanTiles(traffic);
     busiest_ = tiles_->FindBusiest();
     Cut();
   }
@@ -26,7 +26,7 @@ class AllPairs final : public RailSchedule {
 
  private:
   void Cut();
-  void CollectSlices(int32_t piece, int32_t device, std::vector<Slice>* slices) override;
+  void CollectSlices(int32_t piece, int32_t server, std::vector<Slice>* slices) override;
   Picoseconds InStep() const;
 
   Tiles::Busiest busiest_;
@@ -54,27 +54,20 @@ void AllPairs::Cut() {
 
 // A piece is the same share of every pair. Every server begins with the one behind it, so that none gets all that is
 // posted first, and another nothing for as long as posting takes.
-void AllPairs::CollectSlices(int32_t piece, int32_t device, std::vector<Slice>* slices) {
-  const bool every = device == kEveryDevice;
-  const int32_t server = every ? 0 : topology_.server_of(device);
-  const auto collect = [&](int32_t source, int32_t target) {
-    const int32_t pair = tiles_->PairOf(source, target);
-    if (tiles_->sum(pair) == 0) return;
-    const auto edge = [&](int32_t k) {
-      return static_cast<int64_t>(Wide{tiles_->units()[pair]} * pieces_.edges[static_cast<size_t>(k)] / kAll);
-    };
-    // Sprayed rails carry a little more or less than their quotas, hence more units than the pair has of them.
-    const int64_t end = piece + 1 == pieces_.count ? int64_t{1} << 62 : edge(piece + 1);
-    slices->push_back({source, target, edge(piece), end});
-  };
+void AllPairs::CollectSlices(int32_t piece, int32_t server, std::vector<Slice>* slices) {
   const int32_t n = topology_.servers;
   for (int32_t shift = 1; shift < n; ++shift) {
-    for (int32_t source = 0; every && source < n; ++source) collect(source, (source + shift) % n);
-    if (every) continue;
-    const int32_t target = (server + shift) % n, source = (server + n - shift) % n;
-    if (source < server) collect(source, server);
-    collect(server, target);
-    if (source > server) collect(source, server);
+    ForEachSender(n, server, Wrapped(server - shift + n, n), [&](int32_t source) {
+      const int32_t target = Wrapped(source + shift, n);
+      const int32_t pair = tiles_->PairOf(source, target);
+      if (tiles_->sum(pair) == 0) return;
+      const auto edge = [&](int32_t k) {
+        return static_cast<int64_t>(Wide{tiles_->units()[pair]} * pieces_.edges[k] / kAll);
+      };
+      // Sprayed rails carry a little more or less than their quotas, hence more units than the pair has of them.
+      const int64_t end = piece + 1 == pieces_.count ? int64_t{1} << 62 : edge(piece + 1);
+      slices->push_back({source, target, edge(piece), end});
+    });
   }
 }
 
@@ -85,7 +78,7 @@ Picoseconds AllPairs::InStep() const {
   for (int32_t shift = 1; shift < n; ++shift) {
     int64_t longest = 0;
     for (int32_t s = 0; s < n; ++s) {
-      longest = std::max(longest, tiles_->units()[tiles_->PairOf(s, s + shift < n ? s + shift : s + shift - n)]);
+      longest = std::max(longest, tiles_->units()[tiles_->PairOf(s, Wrapped(s + shift, n))]);
     }
     units += longest;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/bits.h"
+#include "planner/topology.h"
 
 namespace fastjax::planner {
 namespace {
@@ -131,13 +132,12 @@ void GreedyCover::BuildShifts(const int32_t* left) {
   const int32_t n = servers_;
   for (int32_t shift = 1; shift < n; ++shift) {
     int32_t longest = 0;
-    for (int32_t s = 0; s < n; ++s)
-      longest = std::max(longest, left[s * n + (s + shift < n ? s + shift : s + shift - n)]);
+    for (int32_t s = 0; s < n; ++s) longest = std::max(longest, left[s * n + Wrapped(s + shift, n)]);
     if (longest == 0) continue;
     AddStage(longest);
     int16_t* to = &to_[to_.size() - n];
     for (int32_t s = 0; s < n; ++s) {
-      const int32_t d = s + shift < n ? s + shift : s + shift - n;
+      const int32_t d = Wrapped(s + shift, n);
       if (left[s * n + d] != 0) to[s] = static_cast<int16_t>(d);
     }
   }

@@ -102,7 +102,7 @@ class Cutter {
   void TryEven(int64_t count) {
     Pieces pieces;
     pieces.count = static_cast<int32_t>(count);
-    for (int64_t i = 1; i <= count; ++i) pieces.edges[static_cast<size_t>(i)] = kAll * i / count;
+    for (int64_t i = 1; i <= count; ++i) pieces.edges[i] = kAll * i / count;
     Try(pieces);
   }
 

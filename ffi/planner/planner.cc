@@ -93,14 +93,7 @@ const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler) { return *kSchedulers
 
 int32_t NumSchedulers() { return static_cast<int32_t>(std::size(kSchedulers)); }
 
-const std::vector<std::string_view>& SchedulerNames() {
-  static const auto& names = *new std::vector<std::string_view>([] {
-    std::vector<std::string_view> all;
-    for (const SchedulerInfo* info : kSchedulers) all.push_back(info->traits.name);
-    return all;
-  }());
-  return names;
-}
+std::string_view NameOf(Scheduler scheduler) { return GetSchedulerInfo(scheduler).traits.name; }
 
 Planner::Planner(const Topology& topology, Scheduler scheduler, int64_t row_bytes)
     : topology_(topology),
@@ -144,15 +137,11 @@ void Planner::MakePlan(const int64_t* traffic, uint64_t hash, const MatchingList
 
 Scheduler Planner::chosen() const { return schedule_->chosen(scheduler_); }
 int32_t Planner::num_stages() const { return schedule_->num_stages(); }
-const MatchingList* Planner::matchings() const { return schedule_->matched().matchings; }
-const int64_t* Planner::units() const { return schedule_->matched().units; }
-int64_t Planner::startup_units() const { return schedule_->matched().startup; }
+Matched Planner::matched() const { return schedule_->matched(); }
 const std::vector<Choice>* Planner::choices() const { return schedule_->choices(); }
-int32_t Planner::num_matchings() const { return matchings() == nullptr ? num_stages() : matchings()->count(); }
-
-void Planner::AppendTransfers(std::vector<Transfer>* out) {
-  const TransferRange all = DeviceTransfers(kEveryDevice);
-  out->insert(out->end(), all.begin(), all.end());
+int32_t Planner::num_matchings() const {
+  const MatchingList* matchings = matched().matchings;
+  return matchings == nullptr ? num_stages() : matchings->count();
 }
 
 TransferRange Planner::DeviceTransfers(int32_t device) {

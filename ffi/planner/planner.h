@@ -30,6 +30,13 @@ inline constexpr int32_t kEveryDevice = -1;
 struct MatchingList;
 class Schedule;
 
+// The matchings that stages were cut from; null for schedules without.
+struct Matched {
+  const MatchingList* matchings = nullptr;
+  const int64_t* units = nullptr;  // by pair of servers: what they cover
+  int64_t startup = 0;             // what a matching costs, in units
+};
+
 // One of the schedulers that kAuto chose between. What could not have been the cheapest was not planned: its time is
 // then what it would have taken at least.
 struct Choice {
@@ -40,8 +47,8 @@ struct Choice {
   double planning_seconds;
 };
 
-// Names in the order of the enumeration.
-const std::vector<std::string_view>& SchedulerNames();
+int32_t NumSchedulers();
+std::string_view NameOf(Scheduler scheduler);
 
 // One schedule for one matrix. Work is done when it is asked for: `Plan` decides the stages, and what only some
 // devices need (the balance of one server pair) is computed the first time a device that takes part is listed.
@@ -76,10 +83,7 @@ class Planner {
   int32_t num_stages() const;
   // Distinct matchings that stages were cut from; for schedulers that make none, stages.
   int32_t num_matchings() const;
-  // Null for schedulers that make none.
-  const MatchingList* matchings() const;
-  const int64_t* units() const;   // by pair of servers, what matchings cover
-  int64_t startup_units() const;  // that a matching costs
+  Matched matched() const;
   const std::vector<Choice>* choices() const;
   // Returns the hash of topology, scheduler, row bytes and traffic.
   uint64_t hash() const { return hash_; }
@@ -88,9 +92,8 @@ class Planner {
   bool blocks_fit_int32() const { return blocks_fit_int32_; }
   bool staging_fits_int32() const { return staging_fits_int32_; }
 
-  // Every transfer of the exchange, in an order that can be executed as it stands.
-  void AppendTransfers(std::vector<Transfer>* out);
-  // Returns the same in the planner's own memory, valid until the next call of any method.
+  // Returns the transfers of a device, or for kEveryDevice all, in an order that can be executed as it stands; valid
+  // until the next call of any method.
   TransferRange DeviceTransfers(int32_t device);
   // Rows of staging buffer that `device` needs.
   int64_t StagingRows(int32_t device) const;

@@ -3,41 +3,87 @@
 #include <algorithm>
 
 namespace fastjax::planner {
+namespace {
 
-RailLists::RailLists(Tiles* tiles)
+// Rails of all pairs are kept where there are no more than this.
+constexpr int64_t kMaxDenseRails = int64_t{1} << 16;
+constexpr size_t kMaxSpareSegments = size_t{1} << 20;
+
+}  // namespace
+
+RailLists::RailLists(const Tiles* tiles)
     : tiles_(tiles),
       servers_(tiles->topology().servers),
       m_(tiles->topology().devices_per_server),
       equal_nics_(tiles->topology().equal_nics()),
-      due_(m_ + 1) {}
+      due_(m_ + 1),
+      quotas_(m_),
+      dense_(int64_t{servers_} * servers_ * m_ <= kMaxDenseRails) {}
 
-size_t RailLists::Slot(int32_t source, int32_t target) const {
-  if (device_ == kEveryDevice) return static_cast<size_t>(tiles_->PairOf(source, target));
-  return static_cast<size_t>(source == server_ ? target : servers_ + source);
+void RailLists::Forget() {
+  std::fill(filled_.begin(), filled_.end(), 0);
+  segments_used_ = 0;
+  filled_server_ = filled_device_ = kNobody;
+  asked_ = false;
 }
 
 void RailLists::Prepare(int32_t device) {
-  const bool every = device == kEveryDevice;
   device_ = device;
-  server_ = every ? 0 : tiles_->topology().server_of(device);
-  local_ = every ? 0 : tiles_->topology().local_of(device);
-  if (every) {
-    tiles_->PrepareAll();
-  } else {
-    tiles_->PrepareDevice(device);
-  }
-  const size_t slots = static_cast<size_t>(servers_) * (every ? servers_ : 2);
-  if (sent_.size() < slots) sent_.resize(slots);
-  for (auto* lists : {&balance_, &scale_out_, &redistribute_}) {
-    if (lists->size() < slots * m_) lists->resize(slots * m_);
-  }
-  ReserveEntries(tiles_->num_segments());
+  server_ = device == kEveryDevice ? 0 : tiles_->topology().server_of(device);
+  local_ = device == kEveryDevice ? 0 : tiles_->topology().local_of(device);
+  FillTiles();
+  ReserveEntries(segments_used_);
+  ForEachPair([&](int32_t source, int32_t target) { PreparePair(source, target); });
+}
+
+// Pairs that are listed.
+template <typename Visit>
+void RailLists::ForEachPair(Visit visit) {
   for (int32_t one = 0; one < servers_; ++one) {
-    for (int32_t other = 0; every && other < servers_; ++other) PreparePair(one, other);
-    if (every) continue;
-    PreparePair(server_, one);
-    PreparePair(one, server_);
+    for (int32_t other = 0; device_ == kEveryDevice && other < servers_; ++other) visit(one, other);
+    if (device_ == kEveryDevice) continue;
+    visit(server_, one);
+    visit(one, server_);
   }
+}
+
+// The first device that is asked for gets what it needs only; if others follow, what they need is made for all devices
+// of their server.
+void RailLists::FillTiles() {
+  if (device_ == filled_device_) return;
+  // A rail that ends elsewhere than it starts is another device's own at either end.
+  const bool only = !asked_ && equal_nics_ && device_ != kEveryDevice;
+  const bool grows = device_ == kEveryDevice && !dense_;
+  if (grows || filled_device_ != kNobody || (!dense_ && server_ != filled_server_)) Forget();
+  dense_ = dense_ || grows;
+  asked_ = true;
+  filled_server_ = server_;
+  filled_device_ = only ? device_ : kNobody;
+  const size_t slots = static_cast<size_t>(servers_) * (dense_ ? servers_ : 2);
+  if (filled_.size() < slots) {
+    filled_.resize(slots);
+    rails_.resize(slots * m_);
+    for (auto* lists : {&balance_, &scale_out_, &redistribute_}) lists->resize(slots * m_);
+  }
+  const Viewer sender = {local_, true};
+  const Viewer receiver = {local_, false};
+  ForEachPair([&](int32_t source, int32_t target) {
+    FillTile(source, target, only ? (source == server_ ? &sender : &receiver) : nullptr);
+  });
+}
+
+void RailLists::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
+  const size_t slot = Slot(source, target);
+  if (filled_[slot] != 0 || tiles_->sum(tiles_->PairOf(source, target)) == 0) return;
+  filled_[slot] = 1;
+  RailFiller* filler = tiles_->filler();
+  const size_t needed = segments_used_ + filler->max_segments();
+  if (segments_.size() < needed) segments_.resize(needed + std::min<size_t>(needed, kMaxSpareSegments));
+  const int64_t devices = tiles_->topology().devices();
+  const int64_t* tile = tiles_->traffic() + (source * devices + target) * m_;
+  tiles_->FillQuotas(source, target, quotas_.data());
+  segments_used_ =
+      filler->Fill(tile, devices, quotas_.data(), viewer, &rails_[slot * m_], segments_.data(), segments_used_);
 }
 
 // Room for every segment as itself, and to be balanced once and redistributed once at most; one more is written before
@@ -54,13 +100,13 @@ void RailLists::ReserveEntries(int32_t segments) {
 
 void RailLists::PreparePair(int32_t source, int32_t target) {
   const size_t slot = Slot(source, target);
-  sent_[slot] = 0;
   if (tiles_->sum(tiles_->PairOf(source, target)) == 0) return;
-  const Rail* rails = tiles_->rails(source, target);
+  const Rail* rails = &rails_[slot * m_];
   Remaining* balance = &balance_[slot * m_];
   Remaining* scale_out = &scale_out_[slot * m_];
   Remaining* redistribute = &redistribute_[slot * m_];
-  const bool only = device_ != kEveryDevice && tiles_->OnlyOf(device_);
+  // Whether rails other than the device's own list only what starts, or ends, at it.
+  const bool only = device_ == filled_device_ && tiles_->filler()->heeds_viewer();
   for (int32_t rail = 0; rail < m_; ++rail) {
     const Remaining whole = Whole(rails[rail]);
     if (only && rail != local_) {
@@ -76,7 +122,7 @@ void RailLists::PreparePair(int32_t source, int32_t target) {
 }
 
 RailLists::Remaining RailLists::Whole(const Rail& rail) const {
-  return {rail.first, rail.end, rail.first == rail.end ? Remaining::kNothing : tiles_->segment(rail.first).position};
+  return {rail.first, rail.end, rail.first == rail.end ? Remaining::kNothing : segments_[rail.first].position};
 }
 
 // A device takes part in few of its server's local hops: on the rail that ends at it in those that start or end
@@ -84,7 +130,7 @@ RailLists::Remaining RailLists::Whole(const Rail& rail) const {
 RailLists::Remaining RailLists::Hops(const Rail& rail, int32_t end_local, int32_t Segment::* end) {
   const bool own = device_ == kEveryDevice || local_ == end_local;
   const int32_t partner = own ? end_local : local_;
-  const Segment* segments = &tiles_->segment(0);
+  const Segment* segments = segments_.data();
   int32_t* hops = entries_.data() + used_;
   int32_t count = 0;
   for (int32_t i = rail.first; i < rail.end; ++i) {
@@ -96,17 +142,10 @@ RailLists::Remaining RailLists::Hops(const Rail& rail, int32_t end_local, int32_
   return {first, used_, count > 0 ? segments[hops[0]].position : Remaining::kNothing};
 }
 
-Slice RailLists::Next(int32_t source, int32_t target, int64_t units) {
-  int64_t* sent = &sent_[Slot(source, target)];
-  const int64_t begin = *sent;
-  *sent = std::min(begin + units, tiles_->units()[tiles_->PairOf(source, target)]);
-  return {source, target, begin, *sent};
-}
-
 RailLists::Range RailLists::RowsOf(const Slice& slice, int32_t rail) const {
   if (equal_nics_) return {slice.begin, slice.end};  // no segment lies beyond its rail's rows
   const int32_t pair = tiles_->PairOf(slice.source, slice.target);
-  const int64_t rows = tiles_->rails(slice.source, slice.target)[rail].rows;
+  const int64_t rows = rails_[Slot(slice.source, slice.target) * m_ + rail].rows;
   return {tiles_->PositionOf(pair, rows, slice.begin), tiles_->PositionOf(pair, rows, slice.end)};
 }
 
@@ -123,12 +162,14 @@ int32_t RailLists::FindDue(const Slice& slice, const Remaining* lists, int32_t b
 }
 
 // Writes the pieces of the rails' lists that fall into the slice, and drops from the lists what it uses up.
-// write(rail, segment, from, rows) is the transfer of rows from position `from` on.
-template <typename Write>
-void RailLists::AppendPieces(const Slice& slice, int32_t begin, int32_t end, std::vector<Remaining>* all,
-                             TransferBuffer* out, Write write) {
+// ends(rail, segment, from) says where rows from position `from` on come from and go to.
+template <typename FindEnds>
+void RailLists::AppendPieces(const Slice& slice, Phase phase, int32_t stage, int32_t begin, int32_t end,
+                             std::vector<Remaining>* all, TransferBuffer* out, FindEnds find_ends) {
+  const int32_t source = slice.source * m_;
+  const int32_t target = slice.target * m_;
   Remaining* lists = &(*all)[Slot(slice.source, slice.target) * m_];
-  const Segment* segments = &tiles_->segment(0);
+  const Segment* segments = segments_.data();
   const int32_t* entries = entries_.data();
   const int32_t due = FindDue(slice, lists, begin, end);
   for (int32_t i = 0; i < due; ++i) {
@@ -142,7 +183,17 @@ void RailLists::AppendPieces(const Slice& slice, int32_t begin, int32_t end, std
       const Segment& segment = segments[entries[list.next]];
       const int64_t segment_end = segment.position + segment.rows;
       const int64_t from = std::max(segment.position, range.begin);
-      *next++ = write(rail, segment, from, std::min(segment_end, range.end) - from);
+      const Ends ends = find_ends(rail, segment, from);
+      *next++ = {phase,
+                 stage,
+                 ends.src,
+                 ends.dst,
+                 source + segment.origin,
+                 target + segment.target,
+                 segment.first_row + from - segment.position,
+                 std::min(segment_end, range.end) - from,
+                 ends.src_row,
+                 ends.dst_row};
       if (segment_end > range.end) break;
       ++list.next;
       list.position = list.next < list.end ? segments[entries[list.next]].position : Remaining::kNothing;
@@ -155,21 +206,11 @@ void RailLists::AppendPieces(const Slice& slice, int32_t begin, int32_t end, std
 void RailLists::AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out) {
   if (!Wanted(slice.source)) return;
   const int32_t source = slice.source * m_;
-  const int32_t target = slice.target * m_;
   const int64_t base = tiles_->send_base(tiles_->PairOf(slice.source, slice.target));
-  const auto write = [=](int32_t rail, const Segment& segment, int64_t from, int64_t rows) -> Transfer {
-    return {Phase::kBalance,
-            stage,
-            source + segment.origin,
-            source + rail,
-            source + segment.origin,
-            target + segment.target,
-            segment.first_row + from - segment.position,
-            rows,
-            Transfer::kInPlace,
-            base + from};
-  };
-  AppendPieces(slice, 0, m_, &balance_, out, write);
+  AppendPieces(slice, Phase::kBalance, stage, 0, m_, &balance_, out,
+               [=](int32_t rail, const Segment& segment, int64_t from) -> Ends {
+                 return {source + segment.origin, source + rail, Transfer::kInPlace, base + from};
+               });
 }
 
 void RailLists::AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out) {
@@ -179,20 +220,13 @@ void RailLists::AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer
   const int64_t send_base = tiles_->send_base(pair);
   const int64_t receive_base = tiles_->receive_base(pair);
   const auto append = [&](int32_t begin, int32_t end, int32_t beyond) {
-    const auto write = [=](int32_t rail, const Segment& segment, int64_t from, int64_t rows) -> Transfer {
-      const int32_t receiver = rail + beyond;
-      return {Phase::kScaleOut,
-              stage,
-              source + rail,
-              target + receiver,
-              source + segment.origin,
-              target + segment.target,
-              segment.first_row + from - segment.position,
-              rows,
-              segment.origin == rail ? Transfer::kInPlace : send_base + from,
-              segment.target == receiver ? Transfer::kInPlace : receive_base + from};
-    };
-    AppendPieces(slice, begin, end, &scale_out_, out, write);
+    AppendPieces(slice, Phase::kScaleOut, stage, begin, end, &scale_out_, out,
+                 [=](int32_t rail, const Segment& segment, int64_t from) -> Ends {
+                   const int32_t receiver = rail + beyond;
+                   return {source + rail, target + receiver,
+                           segment.origin == rail ? Transfer::kInPlace : send_base + from,
+                           segment.target == receiver ? Transfer::kInPlace : receive_base + from};
+                 });
   };
   // Where all NICs are equal, a device sends and receives on its own rail.
   if (equal_nics_) return device_ == kEveryDevice ? append(0, m_, 0) : append(local_, local_ + 1, 0);
@@ -205,31 +239,23 @@ void RailLists::AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer
 
 void RailLists::AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out) {
   if (!Wanted(slice.target)) return;
-  const int32_t source = slice.source * m_;
   const int32_t target = slice.target * m_;
   const int64_t base = tiles_->receive_base(tiles_->PairOf(slice.source, slice.target));
   const bool straight = equal_nics_;
-  const auto write = [=](int32_t rail, const Segment& segment, int64_t from, int64_t rows) -> Transfer {
-    return {Phase::kRedistribute,
-            stage,
-            target + (straight ? rail : tiles_->ReceiverOf(slice.source, slice.target, rail)),
-            target + segment.target,
-            source + segment.origin,
-            target + segment.target,
-            segment.first_row + from - segment.position,
-            rows,
-            base + from,
-            Transfer::kInPlace};
-  };
-  AppendPieces(slice, 0, m_, &redistribute_, out, write);
+  AppendPieces(slice, Phase::kRedistribute, stage, 0, m_, &redistribute_, out,
+               [=](int32_t rail, const Segment& segment, int64_t from) -> Ends {
+                 const int32_t holder = straight ? rail : tiles_->ReceiverOf(slice.source, slice.target, rail);
+                 return {target + holder, target + segment.target, base + from, Transfer::kInPlace};
+               });
 }
 
 void RailSchedule::Append(int32_t device, TransferBuffer* out) {
   AppendLocal(topology_, tiles_->traffic(), device, out);
   lists_.Prepare(device);
+  const int32_t server = device == kEveryDevice ? kEveryDevice : topology_.server_of(device);
   for (int32_t stage = 0; stage < num_stages(); ++stage) {
     slices_.clear();
-    CollectSlices(stage, device, &slices_);
+    CollectSlices(stage, server, &slices_);
     for (const Slice& slice : slices_) lists_.AppendBalance(slice, stage, out);
     for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, stage, out);
     for (const Slice& slice : slices_) lists_.AppendRedistribute(slice, stage, out);

@@ -1,4 +1,4 @@
-// Turns slices of rails' lists into transfers.
+// Which rows each rail carries, and slices of the rails' lists as transfers.
 #ifndef FASTJAX_PLANNER_RAIL_LISTS_H_
 #define FASTJAX_PLANNER_RAIL_LISTS_H_
 
@@ -25,12 +25,13 @@ struct Slice {
 
 class RailLists {
  public:
-  explicit RailLists(Tiles* tiles);
+  // `tiles` must stay.
+  explicit RailLists(const Tiles* tiles);
 
+  // Says that tiles have been planned anew.
+  void Forget();
   // Starts a listing for one device, or for kEveryDevice; then slices of a pair come in order.
   void Prepare(int32_t device);
-  // The pair's next `units`, as far as it has them.
-  Slice Next(int32_t source, int32_t target, int64_t units);
 
   void AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out);
   void AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out);
@@ -50,8 +51,21 @@ class RailLists {
     int64_t begin;
     int64_t end;
   };
+  struct Ends {
+    int32_t src;
+    int32_t dst;
+    int64_t src_row;
+    int64_t dst_row;
+  };
 
-  size_t Slot(int32_t source, int32_t target) const;
+  size_t Slot(int32_t source, int32_t target) const {
+    if (dense_) return tiles_->PairOf(source, target);
+    return source == server_ ? target : servers_ + source;
+  }
+  template <typename Visit>
+  void ForEachPair(Visit visit);
+  void FillTiles();
+  void FillTile(int32_t source, int32_t target, const Viewer* viewer);
   void PreparePair(int32_t source, int32_t target);
   void ReserveEntries(int32_t segments);
   Remaining Whole(const Rail& rail) const;
@@ -59,25 +73,37 @@ class RailLists {
   Range RowsOf(const Slice& slice, int32_t rail) const;
   bool Wanted(int32_t server) const { return device_ == kEveryDevice || server == server_; }
   int32_t FindDue(const Slice& slice, const Remaining* lists, int32_t begin, int32_t end);
-  template <typename Write>
-  void AppendPieces(const Slice& slice, int32_t begin, int32_t end, std::vector<Remaining>* all, TransferBuffer* out,
-                    Write write);
+  template <typename FindEnds>
+  void AppendPieces(const Slice& slice, Phase phase, int32_t stage, int32_t begin, int32_t end,
+                    std::vector<Remaining>* all, TransferBuffer* out, FindEnds find_ends);
 
-  Tiles* tiles_;
+  const Tiles* tiles_;
   int32_t servers_;
   int32_t m_;
   bool equal_nics_;
+
+  // What is listed.
   int32_t device_ = kEveryDevice;
   int32_t server_ = 0;
   int32_t local_ = 0;
   std::vector<int32_t> due_;  // rails
+  std::vector<int64_t> quotas_;
 
-  // By slot: of all pairs, or of those of one server.
-  std::vector<int64_t> sent_;
-  // By slot and rail.
+  // Whose tiles are filled: those of a server, or of one of its devices only.
+  static constexpr int32_t kNobody = -2;
+  int32_t filled_server_ = kNobody;
+  int32_t filled_device_ = kNobody;
+  bool asked_ = false;  // for any device since Forget
+
+  // By slot: of all pairs where they are few, else of those of one server; and by rail.
+  bool dense_;
+  std::vector<uint8_t> filled_;
+  std::vector<Rail> rails_;
   std::vector<Remaining> balance_;
   std::vector<Remaining> scale_out_;
   std::vector<Remaining> redistribute_;
+  std::vector<Segment> segments_;
+  int32_t segments_used_ = 0;
   // Segments, to which lists refer: first each in its place, for lists of whole rails, then those that the devices
   // listed balance or redistribute.
   std::vector<int32_t> entries_;
@@ -100,8 +126,13 @@ class RailSchedule : public Schedule {
   RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
       : topology_(topology), pricing_(topology, row_bytes), tiles_(std::move(tiles)), lists_(tiles_.get()) {}
 
-  // The slices of a stage; for one device, those that its server is part of, in the same order.
-  virtual void CollectSlices(int32_t stage, int32_t device, std::vector<Slice>* slices) = 0;
+  // What all of them plan first.
+  void PlanTiles(const int64_t* traffic) {
+    tiles_->Plan(traffic);
+    lists_.Forget();
+  }
+  // The slices of a stage: all, or those that a server is part of, in the same order.
+  virtual void CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) = 0;
 
   Topology topology_;
   Pricing pricing_;

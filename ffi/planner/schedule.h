@@ -13,13 +13,6 @@
 
 namespace fastjax::planner {
 
-// The matchings that stages were cut from; null for schedules without.
-struct Matched {
-  const MatchingList* matchings = nullptr;
-  const int64_t* units = nullptr;  // by pair
-  int64_t startup = 0;             // in units
-};
-
 class Schedule {
  public:
   virtual ~Schedule() = default;
@@ -45,6 +38,19 @@ class Schedule {
   virtual Picoseconds ChoosingTime() const { return 0; }
   virtual const std::vector<Choice>* choices() const { return nullptr; }
 };
+
+// In a round a device, or server, sends to one other and receives from one at most. Visits the senders in order: all of
+// `count`, or those that concern `own`: itself, and the one that sends to it, `to_own`, if any.
+template <typename Visit>
+void ForEachSender(int32_t count, int32_t own, int32_t to_own, Visit visit) {
+  if (own == kEveryDevice) {
+    for (int32_t sender = 0; sender < count; ++sender) visit(sender);
+    return;
+  }
+  if (to_own >= 0 && to_own < own) visit(to_own);
+  visit(own);
+  if (to_own > own) visit(to_own);
+}
 
 // Rows that stay inside a server, straight to their target.
 void AppendLocal(const Topology& topology, const int64_t* traffic, int32_t device, TransferBuffer* out);

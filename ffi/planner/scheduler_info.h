@@ -50,7 +50,6 @@ struct SchedulerInfo {
 };
 
 const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);
-int32_t NumSchedulers();
 
 #define FASTJAX_SCHEDULER(Name) extern const SchedulerInfo k##Name##Scheduler;
 #include "planner/schedulers.inc"

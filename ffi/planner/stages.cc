@@ -50,7 +50,7 @@ void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, cons
   std::fill(done_.begin(), done_.end(), 0);
   to_.assign(pieces_.size() * servers_, kIdle);
   from_.assign(pieces_.size() * servers_, kIdle);
-  if (!tiles.topology().equal_nics()) begins_.assign(pieces_.size() * servers_, 0);
+  begins_.resize(pieces_.size() * servers_);
   for (const Piece& piece : pieces_) EmitStage(tiles, matchings.matching(piece.matching), piece.units);
 }
 
@@ -132,11 +132,8 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
     const int64_t begin = done_[pair];
     const int64_t moved = std::min(tiles.units()[pair] - begin, length);
     done_[pair] += moved;
-    bool any = moved > 0;
-    if (!equal) {
-      any = any && tiles.AnyRows(s, d, begin, begin + moved, &scratch_);
-      begins_[first + s] = begin;
-    }
+    const bool any = moved > 0 && (equal || tiles.AnyRows(s, d, begin, begin + moved, &scratch_));
+    begins_[first + s] = begin;
     longest = std::max(longest, any ? moved : 0);
     to_[first + s] = any ? d : static_cast<int16_t>(kIdle);
     from_[first + d] = static_cast<int16_t>(any ? s : kIdle);

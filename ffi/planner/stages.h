@@ -32,9 +32,7 @@ class StageBuilder {
   int32_t from(int32_t stage, int32_t server) const { return from_[static_cast<size_t>(stage) * servers_ + server]; }
   // Units that a pair moves in the stage, as long as it has any.
   int64_t length(int32_t stage) const { return lengths_[stage]; }
-
-  // Which of the pair's units those are: [begin, end). Only where NICs differ; else they follow those of earlier
-  // stages.
+  // The first of them, of a server that sends.
   int64_t begin(int32_t stage, int32_t server) const { return begins_[static_cast<size_t>(stage) * servers_ + server]; }
 
   // By the cost model. Of the tiles and prices that Build was given.

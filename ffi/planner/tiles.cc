@@ -23,9 +23,6 @@
 namespace fastjax::planner {
 namespace {
 
-// Rails of all pairs are kept where there are no more than this.
-constexpr int64_t kMaxDenseRails = int64_t{1} << 16;
-
 // GCC and clang have these for every processor.
 using Two = int64_t __attribute__((vector_size(16)));
 
@@ -36,8 +33,6 @@ Two LoadTwo(const int64_t* from) {
 }
 
 void StoreTwo(Two two, int64_t* to) { std::memcpy(to, &two, sizeof(two)); }
-
-constexpr size_t kMaxSpareSegments = size_t{1} << 20;
 
 }  // namespace
 
@@ -57,10 +52,6 @@ Tiles::Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler, Quota
   const size_t pairs = static_cast<size_t>(servers_) * servers_;
   for (auto* by_pair : {&sums_, &units_, &most_rows_, &send_base_, &receive_base_}) by_pair->resize(pairs);
   loads_.resize(pairs);
-  dense_ = static_cast<int64_t>(pairs) * m_ <= kMaxDenseRails;
-  const size_t slots = dense_ ? pairs : 2 * static_cast<size_t>(servers_);
-  filled_.resize(slots);
-  rails_.resize(slots * m_);
   if (!topology_.equal_nics() && kind_ == Quotas::kEven) SetCrossed();
 }
 
@@ -97,8 +88,6 @@ void Tiles::Plan(const int64_t* traffic) {
   // Eight is what most servers have.
   for (int32_t source = 0; source < servers_; ++source) m_ == 8 ? PlanServer<8>(source) : PlanServer<0>(source);
   SetStaging();
-  ForgetRails();
-  asked_ = false;
 }
 
 Tiles::Busiest Tiles::FindBusiest() const {
@@ -137,8 +126,8 @@ void Tiles::CountRowsOfNics(int32_t source, int32_t target) {
   for (int32_t rail = 0; rail < m_; ++rail) {
     const int32_t sends = topology_.device(source, rail);
     const int32_t receives = topology_.devices() + topology_.device(target, rail);
-    nic_rows_[static_cast<size_t>(sends)] += quotas_[rail];
-    nic_rows_[static_cast<size_t>(receives)] += quotas_[rail];
+    nic_rows_[sends] += quotas_[rail];
+    nic_rows_[receives] += quotas_[rail];
   }
 }
 
@@ -215,8 +204,8 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   FillQuotas<kRails>(source, target, quotas_.data());
   if (kind_ == Quotas::kOrigins) CountRowsOfNics(source, target);
   if (counts_devices_) {
-    int64_t* sent = &sent_rows_[static_cast<size_t>(topology_.device(source, 0))];
-    int64_t* received = &received_rows_[static_cast<size_t>(topology_.device(target, 0))];
+    int64_t* sent = &sent_rows_[topology_.device(source, 0)];
+    int64_t* received = &received_rows_[topology_.device(target, 0)];
     for (int32_t i = 0; i < m; ++i) sent[i] += row_sums_[i];
     for (int32_t i = 0; i < m; ++i) received[i] += column_sums_[i];
   }
@@ -319,6 +308,10 @@ void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   }
 }
 
+void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
+  m_ == 8 ? FillQuotas<8>(source, target, quotas) : FillQuotas<0>(source, target, quotas);
+}
+
 void Tiles::FillOriginQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   const int64_t devices = topology_.devices();
   const int64_t* row = traffic_ + (source * devices + target) * m_;
@@ -347,7 +340,7 @@ void Tiles::FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) c
     const Wide time_b = Wide{quotas[b] + 1} * RateOf(source, target, a);
     return time_a != time_b ? time_a < time_b : (a + source + target) % m_ < (b + source + target) % m_;
   });
-  for (int64_t i = 0; i < left; ++i) ++quotas[order[static_cast<size_t>(i)]];
+  for (int64_t i = 0; i < left; ++i) ++quotas[order[i]];
 }
 
 int64_t Tiles::RateOf(int32_t source, int32_t target, int32_t rail) const {
@@ -375,81 +368,11 @@ int64_t Tiles::PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const 
 }
 
 bool Tiles::AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end, std::vector<int64_t>* scratch) const {
-  if (topology_.equal_nics() || begin == end) return begin < end;
   const int32_t pair = PairOf(source, target);
   scratch->resize(static_cast<size_t>(m_));
-  FillQuotas<0>(source, target, scratch->data());
+  FillQuotas(source, target, scratch->data());
   return std::any_of(scratch->begin(), scratch->end(),
                      [&](int64_t rows) { return PositionOf(pair, rows, begin) < PositionOf(pair, rows, end); });
-}
-
-size_t Tiles::Slot(int32_t source, int32_t target) const {
-  if (dense_) return static_cast<size_t>(PairOf(source, target));
-  return static_cast<size_t>(source == server_ ? target : servers_ + source);
-}
-
-void Tiles::ForgetRails() {
-  std::fill(filled_.begin(), filled_.end(), 0);
-  segments_used_ = 0;
-  server_ = kNoServer;
-  only_device_ = kNoDevice;
-}
-
-void Tiles::PrepareAll() {
-  if (!dense_ || only_device_ != kNoDevice) {
-    filled_.resize(sums_.size());
-    rails_.resize(sums_.size() * m_);
-    dense_ = true;
-    ForgetRails();
-  }
-  asked_ = true;
-  for (int32_t source = 0; source < servers_; ++source) {
-    for (int32_t target = 0; target < servers_; ++target) FillTile(source, target, nullptr);
-  }
-}
-
-void Tiles::PrepareDevice(int32_t device) {
-  if (device == only_device_) return;
-  const int32_t server = topology_.server_of(device);
-  // A rail that ends elsewhere than it starts is another device's own at either end.
-  if (asked_ || !topology_.equal_nics()) {
-    if (only_device_ != kNoDevice) ForgetRails();
-    return PrepareServer(server);
-  }
-  asked_ = true;
-  server_ = server;
-  only_device_ = device;
-  const Viewer sender = {topology_.local_of(device), true};
-  const Viewer receiver = {topology_.local_of(device), false};
-  for (int32_t other = 0; other < servers_; ++other) {
-    FillTile(server, other, &sender);
-    FillTile(other, server, &receiver);
-  }
-}
-
-void Tiles::PrepareServer(int32_t server) {
-  if (!dense_ && server != server_) {
-    ForgetRails();
-    server_ = server;
-  }
-  for (int32_t other = 0; other < servers_; ++other) {
-    FillTile(server, other, nullptr);
-    FillTile(other, server, nullptr);
-  }
-}
-
-void Tiles::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
-  const int32_t pair = PairOf(source, target);
-  const size_t slot = Slot(source, target);
-  if (filled_[slot] != 0 || sums_[pair] == 0) return;
-  filled_[slot] = 1;
-  const size_t needed = static_cast<size_t>(segments_used_ + filler_->max_segments());
-  if (segments_.size() < needed) segments_.resize(needed + std::min<size_t>(needed, kMaxSpareSegments));
-  const int64_t devices = topology_.devices();
-  const int64_t* tile = traffic_ + (source * devices + target) * m_;
-  Rail* rails = &rails_[slot * m_];
-  m_ == 8 ? FillQuotas<8>(source, target, quotas_.data()) : FillQuotas<0>(source, target, quotas_.data());
-  segments_used_ = filler_->Fill(tile, devices, quotas_.data(), viewer, rails, segments_.data(), segments_used_);
 }
 
 }  // namespace fastjax::planner

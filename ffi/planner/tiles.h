@@ -1,5 +1,5 @@
-// What servers send to each other, one tile of the traffic matrix for each pair of them, and which rows each rail
-// carries. Sums are made for all tiles at once; a tile's rows are assigned to rails when a device asks for them.
+// What servers send to each other, one tile of the traffic matrix for each pair of them: sums over tiles, and how many
+// rows each rail carries. Which rows those are is found when a device asks for them (rail_lists.h).
 #ifndef FASTJAX_PLANNER_TILES_H_
 #define FASTJAX_PLANNER_TILES_H_
 
@@ -125,7 +125,7 @@ class Tiles {
 
   // Rows of a rail's list that its pair's first `units` cover.
   int64_t PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const;
-  // Whether any row lies in the pair's units [begin, end). Where NICs are equal, one does if the range is not empty.
+  // Whether any row lies in the pair's units [begin, end), where NICs differ.
   bool AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end, std::vector<int64_t>* scratch) const;
   // Local index of the device that receives what `rail` of the source sends: the same, but where NICs have failed so
   // that no rail has two ends.
@@ -140,20 +140,11 @@ class Tiles {
   int64_t send_base(int32_t pair) const { return send_base_[pair]; }
   int64_t receive_base(int32_t pair) const { return receive_base_[pair]; }
 
-  // Makes rails() answer for every pair, or for those of one device's server. The first device that is asked for after
-  // Plan gets what it needs only; if others follow, what they need is made for all devices of their server.
-  void PrepareAll();
-  void PrepareDevice(int32_t device);
-  // Whether rails other than the device's own list only what starts, or ends, at it.
-  bool OnlyOf(int32_t device) const { return device == only_device_ && filler_->heeds_viewer(); }
-  const Rail* rails(int32_t source, int32_t target) const { return &rails_[Slot(source, target) * m_]; }
-  const Segment& segment(int32_t i) const { return segments_[i]; }
-  int32_t num_segments() const { return segments_used_; }
+  // Rows of the pair that each rail carries.
+  void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
+  RailFiller* filler() const { return filler_.get(); }
 
  private:
-  static constexpr int32_t kNoServer = -1;
-  static constexpr int32_t kNoDevice = -1;
-
   void SetCrossed();
   template <int32_t kRails>
   void PlanServer(int32_t source);
@@ -178,11 +169,6 @@ class Tiles {
   void FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   int64_t RateOf(int32_t source, int32_t target, int32_t rail) const;
   int64_t UnitsOf(int32_t source, int32_t target, const int64_t* quotas) const;
-
-  size_t Slot(int32_t source, int32_t target) const;
-  void ForgetRails();
-  void PrepareServer(int32_t server);
-  void FillTile(int32_t source, int32_t target, const Viewer* viewer);
 
   Topology topology_;
   Quotas kind_;
@@ -219,16 +205,6 @@ class Tiles {
   std::vector<int64_t> diagonal_;
   std::vector<int64_t> quotas_;
   mutable std::vector<int32_t> rail_order_;
-
-  // By slot: of all pairs where they are few, else of those of one server.
-  bool dense_;
-  int32_t server_ = kNoServer;
-  int32_t only_device_ = kNoDevice;  // that rails are filled for
-  bool asked_ = false;               // for any device since Plan
-  std::vector<uint8_t> filled_;
-  std::vector<Rail> rails_;
-  std::vector<Segment> segments_;
-  int32_t segments_used_ = 0;
 };
 
 }  // namespace fastjax::planner

@@ -28,13 +28,14 @@ struct Topology {
   int32_t local_of(int32_t device) const { return device % devices_per_server; }
   int32_t device(int32_t server, int32_t local) const { return server * devices_per_server + local; }
   bool equal_nics() const { return nic_bandwidths.empty(); }
-  int64_t nic_bandwidth(int32_t device) const {
-    return equal_nics() ? scale_out_bandwidth : nic_bandwidths[static_cast<size_t>(device)];
-  }
+  int64_t nic_bandwidth(int32_t device) const { return equal_nics() ? scale_out_bandwidth : nic_bandwidths[device]; }
   int64_t fastest_nic() const;
   // A NIC is never taken to be slower than a millionth of the fastest: its rows would count for too many.
   int64_t slowest_counted_nic() const { return (fastest_nic() >> 20) + 1; }
 };
+
+// Returns the number modulo the count; the number is below twice the count.
+inline int32_t Wrapped(int32_t number, int32_t count) { return number < count ? number : number - count; }
 
 inline constexpr int64_t kTopologyWords = 8;
 

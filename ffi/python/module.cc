@@ -43,7 +43,7 @@ using Weights = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device
 using Words = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 Scheduler ToScheduler(int64_t scheduler) {
-  if (scheduler < 0 || scheduler >= static_cast<int64_t>(planner::SchedulerNames().size())) {
+  if (scheduler < 0 || scheduler >= planner::NumSchedulers()) {
     throw std::invalid_argument("unknown scheduler number");
   }
   return static_cast<Scheduler>(scheduler);
@@ -77,8 +77,8 @@ class HostPlan {
   }
 
   nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> Transfers(bool transposed) {
-    std::vector<Transfer> transfers;
-    planner().AppendTransfers(&transfers);
+    const planner::TransferRange all = planner().DeviceTransfers(planner::kEveryDevice);
+    std::vector<Transfer> transfers(all.begin(), all.end());
     if (transposed) {
       std::reverse(transfers.begin(), transfers.end());
       for (Transfer& transfer : transfers) transfer = planner::Transposed(transfer, planner().num_stages());
@@ -103,14 +103,14 @@ class HostPlan {
 
   // Targets, one row for each matching after another, and weights; none for schedulers without matchings.
   nb::tuple Matchings() {
-    const planner::MatchingList* matchings = planner().matchings();
+    const planner::MatchingList* matchings = planner().matched().matchings;
     if (matchings == nullptr) return nb::make_tuple(ToNumpy(std::vector<int16_t>()), ToNumpy(std::vector<int64_t>()));
     return nb::make_tuple(ToNumpy(matchings->to), ToNumpy(matchings->weights));
   }
 
   // What servers send to each other, as stages count it; for schedulers with matchings.
   nb::ndarray<nb::numpy, int64_t, nb::ndim<1>> Units() {
-    const int64_t* units = planner().units();
+    const int64_t* units = planner().matched().units;
     const int64_t servers = planner().topology().servers;
     return ToNumpy(units == nullptr ? std::vector<int64_t>() : std::vector<int64_t>(units, units + servers * servers));
   }
@@ -286,7 +286,7 @@ NB_MODULE(_core, m) {
       .def("matchings", &HostPlan::Matchings, "Targets and weights of the matchings that stages were cut from.")
       .def("units", &HostPlan::Units, "What servers send to each other, as stages count it.")
       .def_prop_ro(
-          "startup_units", [](HostPlan& self) { return self.planner().startup_units(); },
+          "startup_units", [](HostPlan& self) { return self.planner().matched().startup; },
           "What a stage costs, as stages count.")
       .def("choices", &HostPlan::Choices,
            "(scheduler, planned, stages, seconds of the exchange, of planning) of each that auto chose between.")

@@ -28,7 +28,7 @@ nb::tuple ToSeconds(const Times& times) {
 }
 
 std::string_view SchedulerName(int64_t number) {
-  return number < 0 ? "" : planner::SchedulerNames()[static_cast<size_t>(number)];
+  return number < 0 ? "" : planner::NameOf(static_cast<planner::Scheduler>(number));
 }
 
 // What fastjax.SiteStats has, under the names that it has there; what it makes of others; and for tests, processes and

@@ -22,7 +22,7 @@ class Fast final : public RailSchedule {
       : RailSchedule(topology, row_bytes, std::move(tiles)), matchings_(topology.servers), stages_(topology.servers) {}
 
   void Plan(const int64_t* traffic, const MatchingList* given) override {
-    tiles_->Plan(traffic);
+    PlanTiles(traffic);
     if (given == nullptr || !matchings_.Take(tiles_->units(), *given)) {
       matchings_.Build(tiles_->units(), pricing_.startup_rows());
     }
@@ -33,34 +33,21 @@ class Fast final : public RailSchedule {
   Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
 
  private:
-  void CollectSlices(int32_t stage, int32_t device, std::vector<Slice>* slices) override;
+  void CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) override;
 
   MatchingBuilder matchings_;
   StageBuilder stages_;
 };
 
-// By source.
-void Fast::CollectSlices(int32_t stage, int32_t device, std::vector<Slice>* slices) {
-  const int64_t length = stages_.length(stage);
-  const auto collect = [&](int32_t source, int32_t target) {
-    if (source == StageBuilder::kIdle || target == StageBuilder::kIdle) return;
-    if (topology_.equal_nics()) {
-      slices->push_back(lists_.Next(source, target, length));
-      return;
-    }
+void Fast::CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) {
+  const int32_t to_own = server == kEveryDevice ? StageBuilder::kIdle : stages_.from(stage, server);
+  ForEachSender(topology_.servers, server, to_own, [&](int32_t source) {
+    const int32_t target = stages_.to(stage, source);
+    if (target == StageBuilder::kIdle) return;
     const int64_t begin = stages_.begin(stage, source);
     const int64_t units = tiles_->units()[tiles_->PairOf(source, target)];
-    slices->push_back({source, target, begin, std::min(begin + length, units)});
-  };
-  if (device == kEveryDevice) {
-    for (int32_t source = 0; source < topology_.servers; ++source) collect(source, stages_.to(stage, source));
-    return;
-  }
-  const int32_t server = topology_.server_of(device);
-  const int32_t source = stages_.from(stage, server);
-  if (source < server) collect(source, server);
-  collect(server, stages_.to(stage, server));
-  if (source > server) collect(source, server);
+    slices->push_back({source, target, begin, std::min(begin + stages_.length(stage), units)});
+  });
 }
 
 std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {

@@ -366,10 +366,10 @@ RigOptions DrawOptions(std::mt19937_64* random) {
 
 std::string Name(const RigOptions& options) {
   return std::to_string(options.topology.servers) + "x" + std::to_string(options.topology.devices_per_server) + ", " +
-         std::string(planner::SchedulerNames()[static_cast<size_t>(options.scheduler)]) +
-         (options.exchange.reverse ? ", reverse" : "") + (options.exchange.transposed_table ? ", way back" : "") +
-         (options.overlap ? ", overlap" : "") + (options.exchange.indexed ? ", indexed" : "") +
-         (options.factors ? ", factors" : "") + ", rows of " + std::to_string(options.row_bytes) + " bytes";
+         std::string(planner::NameOf(options.scheduler)) + (options.exchange.reverse ? ", reverse" : "") +
+         (options.exchange.transposed_table ? ", way back" : "") + (options.overlap ? ", overlap" : "") +
+         (options.exchange.indexed ? ", indexed" : "") + (options.factors ? ", factors" : "") + ", rows of " +
+         std::to_string(options.row_bytes) + " bytes";
 }
 
 }  // namespace fastjax::test

@@ -24,7 +24,7 @@ struct Case {
 
 inline std::vector<planner::Scheduler> AllSchedulers() {
   std::vector<planner::Scheduler> all;
-  for (size_t i = 0; i < planner::SchedulerNames().size(); ++i) all.push_back(static_cast<planner::Scheduler>(i));
+  for (int32_t i = 0; i < planner::NumSchedulers(); ++i) all.push_back(static_cast<planner::Scheduler>(i));
   return all;
 }
 

@@ -12,9 +12,8 @@
 namespace fastjax::test {
 
 inline std::vector<planner::Transfer> AllTransfers(planner::Planner* plan) {
-  std::vector<planner::Transfer> all;
-  plan->AppendTransfers(&all);
-  return all;
+  const planner::TransferRange all = plan->DeviceTransfers(planner::kEveryDevice);
+  return {all.begin(), all.end()};
 }
 
 // Rows of `block`, a device and its target, that rest nowhere in staging.

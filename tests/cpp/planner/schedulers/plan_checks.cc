@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "digest.h"
@@ -27,19 +26,19 @@ using planner::Transfer;
 // What schedulers promise beyond delivery and beyond what their traits say. A new scheduler that promises more has to
 // say so here.
 struct Promises {
-  std::string_view scheduler;
+  Scheduler scheduler;
   bool one_to_one;
   bool balanced;
   bool own_nics;        // rows cross over the NIC of the device that they come from, and are balanced nowhere
   bool never_cheapest;  // by the cost model there always is another as cheap that "auto" considers
 };
 constexpr Promises kPromises[] = {
-    {"spreadout", true, false, true, false}, {"fast", true, true, false, false},
-    {"rails", false, false, false, true},    {"balanced", false, true, false, false},
-    {"relay", false, false, true, false},    {"direct", false, false, true, false},
+    {Scheduler::kSpreadout, true, false, true, false}, {Scheduler::kFast, true, true, false, false},
+    {Scheduler::kRails, false, false, false, true},    {Scheduler::kBalanced, false, true, false, false},
+    {Scheduler::kRelay, false, false, true, false},    {Scheduler::kDirect, false, false, true, false},
 };
 
-Promises PromisesOf(std::string_view scheduler) {
+Promises PromisesOf(Scheduler scheduler) {
   const auto* found = std::find_if(std::begin(kPromises), std::end(kPromises),
                                    [&](const Promises& known) { return known.scheduler == scheduler; });
   return found == std::end(kPromises) ? Promises{scheduler, false, false, false, false} : *found;
@@ -48,8 +47,6 @@ Promises PromisesOf(std::string_view scheduler) {
 const planner::SchedulerTraits& TraitsOf(Scheduler scheduler) { return planner::GetSchedulerInfo(scheduler).traits; }
 
 bool GoesRoundFailedNics(Scheduler scheduler) { return TraitsOf(scheduler).nics == planner::NicNeed::kAnyOfServer; }
-
-std::string_view Name(Scheduler scheduler) { return planner::SchedulerNames()[static_cast<size_t>(scheduler)]; }
 
 void AddTable(TableWriter* writer, int32_t device, Digest* digest) {
   if (!writer->Write(device)) return digest->Add(0);
@@ -68,7 +65,7 @@ uint64_t DigestPlan(Planner* plan, bool backwards, std::vector<Transfer>* all) {
     AddTable(&writer, device, &digest);
     tables[device] = digest.value();
   }
-  plan->AppendTransfers(all);
+  *all = AllTransfers(plan);
   Digest digest;
   for (const uint64_t table : tables) digest.Add(table);
   for (const Transfer& transfer : *all) AddTransfer(transfer, &digest);
@@ -128,7 +125,7 @@ void CheckOwnNics(const std::vector<Transfer>& all) {
 
 void CheckPromises(const Problem& problem, const Planner& plan, const std::vector<Transfer>& all) {
   CheckTraits(plan, all);
-  const Promises promises = PromisesOf(Name(plan.chosen()));
+  const Promises promises = PromisesOf(plan.chosen());
   if (promises.one_to_one) CheckOneToOne(problem.topology, all);
   if (promises.balanced) CheckBalance(problem.topology, problem.traffic.traffic, all);
   if (promises.own_nics) CheckOwnNics(all);
@@ -158,7 +155,7 @@ void CheckChoice(const Problem& problem, Planner* plan, const std::vector<Transf
   CHECK_LE(taken.PredictedTime(), plan->PredictedTime());
   for (const Scheduler scheduler : AllSchedulers()) {
     const bool considered = TraitsOf(scheduler).choosing == planner::Choosing::kConsidered;
-    if (!considered && !PromisesOf(Name(scheduler)).never_cheapest) continue;
+    if (!considered && !PromisesOf(scheduler).never_cheapest) continue;
     if (failed && !GoesRoundFailedNics(scheduler)) continue;
     Planner other(topology, scheduler, problem.row_bytes);
     other.Plan(problem.traffic.traffic.data());
@@ -202,20 +199,20 @@ void CheckPlanWith(const Problem& problem, const planner::MatchingList& given, b
   CheckDelivery(problem, *plan, all);
   CheckPromises(problem, *plan, all);
   CheckAllTables(problem.traffic.traffic, plan, all);
-  if (!covers || plan->matchings() == nullptr) return;
-  CHECK(plan->matchings()->to == given.to);
-  CHECK(plan->matchings()->weights == given.weights);
+  if (!covers || plan->matched().matchings == nullptr) return;
+  CHECK(plan->matched().matchings->to == given.to);
+  CHECK(plan->matched().matchings->weights == given.weights);
 }
 
 void CheckGivenMatchings(const Problem& problem, Planner* used) {
   const Matrix& traffic = problem.traffic.traffic;
-  if (used->matchings() != nullptr) {
-    const planner::MatchingList of_other_traffic = *used->matchings();
+  if (used->matched().matchings != nullptr) {
+    const planner::MatchingList of_other_traffic = *used->matched().matchings;
     CheckPlanWith(problem, of_other_traffic, false, used);
   }
   used->Plan(traffic.data());
-  if (used->matchings() == nullptr) return;
-  const planner::MatchingList own = *used->matchings();
+  if (used->matched().matchings == nullptr) return;
+  const planner::MatchingList own = *used->matched().matchings;
   CheckPlanWith(problem, own, true, used);
 }
 

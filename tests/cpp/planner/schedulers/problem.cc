@@ -265,12 +265,11 @@ void Print(const Problem& problem, std::ostream* out) {
   constexpr int32_t kPrintedDevices = 24;
   const Topology& topology = problem.topology;
   const int32_t devices = topology.devices();
-  *out << "  " << planner::SchedulerNames()[static_cast<size_t>(problem.scheduler)] << ", " << topology.servers << "x"
-       << topology.devices_per_server << ", bytes/s " << topology.scale_up_bandwidth << " and "
-       << topology.scale_out_bandwidth << ", latencies " << topology.scale_up_latency_ns << " and "
-       << topology.scale_out_latency_ns << " ns, overhead " << topology.transfer_overhead_ns << " ns, incast loss "
-       << topology.incast_loss_ppm << ", rows of " << problem.row_bytes << " bytes, '" << problem.traffic.name
-       << "' after '" << problem.before.name << "'\n";
+  *out << "  " << planner::NameOf(problem.scheduler) << ", " << topology.servers << "x" << topology.devices_per_server
+       << ", bytes/s " << topology.scale_up_bandwidth << " and " << topology.scale_out_bandwidth << ", latencies "
+       << topology.scale_up_latency_ns << " and " << topology.scale_out_latency_ns << " ns, overhead "
+       << topology.transfer_overhead_ns << " ns, incast loss " << topology.incast_loss_ppm << ", rows of "
+       << problem.row_bytes << " bytes, '" << problem.traffic.name << "' after '" << problem.before.name << "'\n";
   if (!topology.equal_nics()) {
     *out << "  NICs:";
     for (const int64_t rate : topology.nic_bandwidths) *out << " " << rate;

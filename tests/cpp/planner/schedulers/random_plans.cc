@@ -55,7 +55,7 @@ Choices ChoicesOf(uint64_t seed, int64_t index) {
 }
 
 planner::Scheduler SchedulerOf(int64_t index) {
-  return static_cast<planner::Scheduler>(index % static_cast<int64_t>(planner::SchedulerNames().size()));
+  return static_cast<planner::Scheduler>(index % planner::NumSchedulers());
 }
 
 Problem ProblemOf(uint64_t seed, int64_t index) {
