@@ -18,16 +18,6 @@
 #include <utility>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FASTJAX_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define FASTJAX_SANITIZED 1
-#endif
-#endif
-#ifdef FASTJAX_SANITIZED
-#include <sanitizer/common_interface_defs.h>
-#endif
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -39,6 +29,9 @@
 #include "shrink.h"
 #include "support/check.h"
 #include "support/transfers.h"
+
+// The sanitizers' run-time libraries define it; null without one.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace fastjax::test {
 namespace {
@@ -67,13 +60,12 @@ struct PlanNumber {
   uint64_t seed;
   int64_t index;
 };
-thread_local const PlanNumber* at_work = nullptr;
+thread_local PlanNumber at_work = {0, -1};
 
 // When the process dies: a sanitizer's report, a failed assertion or a signal does not say which plan was at work.
 void Say() {
-  const PlanNumber* const number = std::exchange(at_work, nullptr);  // once, also if saying it fails
-  if (number == nullptr) return;
-  std::cerr << "random_plans --replay " << number->seed << " " << number->index << std::endl;
+  const int64_t index = std::exchange(at_work.index, -1);  // once, also if saying it fails
+  if (index >= 0) std::cerr << "random_plans --replay " << at_work.seed << " " << index << std::endl;
 }
 
 // Not safe in a signal handler, strictly; but there is nothing left to lose.
@@ -83,30 +75,11 @@ void OnSignal(int signal) {
   std::raise(signal);
 }
 
-bool Install() {
-#ifdef FASTJAX_SANITIZED
-  __sanitizer_set_death_callback(Say);
+void SayWhenDying() {
   std::signal(SIGABRT, OnSignal);
-#else
-  for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, OnSignal);
-#endif
-  return true;
+  if (__sanitizer_set_death_callback != nullptr) return __sanitizer_set_death_callback(Say);
+  for (const int signal : {SIGFPE, SIGILL, SIGSEGV}) std::signal(signal, OnSignal);
 }
-
-// If the process dies in this thread while one lives, the plan's number is printed.
-class CrashReport {
- public:
-  CrashReport(uint64_t seed, int64_t index) : number_{seed, index} {
-    static const bool installed = Install();
-    if (installed) at_work = &number_;
-  }
-  ~CrashReport() { at_work = nullptr; }
-  CrashReport(const CrashReport&) = delete;
-  CrashReport& operator=(const CrashReport&) = delete;
-
- private:
-  const PlanNumber number_;
-};
 
 // work(index) for all of [0, count), each once, on any of the threads, until it says that it has seen enough.
 template <typename Work>
@@ -115,10 +88,11 @@ void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
   const auto run = [&] {
     for (int64_t first; (first = next.fetch_add(kShare)) < count;) {
       for (int64_t index = first; index < std::min(first + kShare, count); ++index) {
-        const CrashReport report(seed, index);
+        at_work = {seed, index};
         if (!work(index)) next = count;
       }
     }
+    at_work.index = -1;
   };
   std::vector<std::thread> others;
   for (int32_t i = 1; i < threads; ++i) others.emplace_back(run);
@@ -126,31 +100,14 @@ void ForEach(int64_t count, int32_t threads, uint64_t seed, Work work) {
   for (std::thread& other : others) other.join();
 }
 
-// Reports twenty times how many plans are done: a million take half an hour or more.
-class Progress {
- public:
-  explicit Progress(int64_t count) : count_(count), step_(std::max<int64_t>(1, count / 20)) {}
-
-  void Done() {
-    const int64_t done = ++done_;
-    if (done % step_ == 0 && done < count_) {
-      std::cerr << "random_plans: " + std::to_string(done) + " of " + std::to_string(count_) + "\n";
-    }
-  }
-
- private:
-  const int64_t count_;
-  const int64_t step_;
-  std::atomic<int64_t> done_{0};
-};
-
 int CheckAll(int64_t count, uint64_t seed, int32_t threads) {
   std::atomic<int64_t> failures{0};
-  Progress progress(count);
+  std::atomic<int64_t> done{0};
   ForEach(count, threads, seed, [&](int64_t index) {
     const Problem problem = ProblemOf(seed, index);
     const std::string wrong = CheckProblem(problem);
-    progress.Done();
+    // A million take half an hour or more.
+    if (const int64_t now = ++done; now % 50'000 == 0) std::cerr << std::to_string(now) + " plans are checked\n";
     if (wrong.empty()) return true;
     std::ostringstream text;
     text << wrong << "\n  random_plans --replay " << seed << " " << index << "\n";
@@ -158,10 +115,8 @@ int CheckAll(int64_t count, uint64_t seed, int32_t threads) {
     std::cerr << text.str();
     return ++failures < kMostFailures;
   });
-  const long checks = GetCounts().checks + GetEndedCounts().checks;
-  std::cout << "random_plans: seed " << seed << ", " << count << " plans, " << checks << " checks, " << failures
-            << " wrong plans\n";
-  return checks > 0 && failures == 0 ? 0 : 1;
+  std::cout << "random_plans: seed " << seed << ", " << count << " plans, " << failures << " wrong plans\n";
+  return AllChecks().any && failures == 0 ? 0 : 1;
 }
 
 int PrintDigest(int64_t count, uint64_t seed, int32_t threads) {
@@ -191,7 +146,7 @@ void PrintTransfers(const Problem& problem) {
 }
 
 int Replay(uint64_t seed, int64_t index) {
-  const CrashReport report(seed, index);
+  at_work = {seed, index};
   const Problem problem = ProblemOf(seed, index);
   const std::string wrong = CheckProblem(problem);
   Print(problem, &std::cerr);
@@ -241,5 +196,6 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif
+  fastjax::test::SayWhenDying();
   return fastjax::test::Main({argv + 1, argv + argc});
 }
