@@ -101,10 +101,7 @@ _OF_TWO_PROCESSES = (
     *("rows_out_of_range_are_dropped", "gradients_of_rows_that_are_left"),
     "bad_values_in_a_gradient",
 )
-_OF_BOTH = (
-    *("without_any_option", "part_of_the_devices", "programs_in_flight", "bad_values"),
-    *("expert_parallel_layer", "deduplicated_layer"),
-)
+_OF_BOTH = ("without_any_option", "part_of_the_devices", "programs_in_flight", "bad_values")
 _OF_FOUR_PROCESSES = [name for name in CHECKS if name not in _OF_TWO_PROCESSES]
 
 # Emulated GPUs of several processes have no NCCL: that of the C++ tests knows the GPUs of the one

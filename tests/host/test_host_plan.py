@@ -1,6 +1,7 @@
 """Plans on the host: read backwards, begun with another, explained, and of odd sizes."""
 
 import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 from plan_problems import SCHEDULERS, decode_table, problems, scheduled, server_matrix
@@ -23,9 +24,7 @@ def backwards(transfers, num_stages):
     return back
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.settings(max_examples=30)
-@hypothesis.given(problem=problems(largest=500))
+@hypothesis.given(st.sampled_from(SCHEDULERS), problems(largest=500))
 def test_transposed_plans_are_the_plan_read_backwards(scheduler, problem):
     plan = scheduled(problem, scheduler)
     back = plan.transpose()

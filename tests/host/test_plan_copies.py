@@ -4,8 +4,8 @@ import copy
 import pickle
 
 import hypothesis
+import hypothesis.strategies as st
 import numpy as np
-import pytest
 from plan_problems import SCHEDULERS, problems, scheduled
 
 from fastjax import Topology, make_plan, optimal, traffic
@@ -33,9 +33,7 @@ def assert_copies_are_the_same(plan):
         assert_same(each, copy.deepcopy(each))
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.settings(max_examples=40)
-@hypothesis.given(problem=problems(largest=10**4))
+@hypothesis.given(st.sampled_from(SCHEDULERS), problems(largest=10**4))
 def test_copies_of_plans(scheduler, problem):
     assert_copies_are_the_same(scheduled(problem, scheduler))
 

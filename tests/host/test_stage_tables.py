@@ -8,6 +8,7 @@ and table_test.cc in tests/cpp/planner).
 from functools import partial
 
 import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 from plan_problems import (
@@ -29,9 +30,7 @@ def _table_words(topology, scheduler):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(problem=problems(topologies((1, 5), (1, 4))))
+@hypothesis.given(st.sampled_from(SCHEDULERS), problems(topologies((1, 5), (1, 4))))
 def test_tables_are_the_plan(scheduler, problem):
     plan = scheduled(problem, scheduler)
     np.testing.assert_array_equal(plan.traffic, problem[1])

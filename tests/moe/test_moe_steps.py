@@ -524,7 +524,7 @@ def stacked(one, parts, x, weights, params, ids):
     [
         (steps, EACH | {"experts": TILED}),
         (steps, ONCE | {"experts": TILED}),
-        (layer, {}),
+        pytest.param(layer, {}, marks=pytest.mark.nightly),
         (layer, {"balance": True, "topology": Topology(2, 4)}),
         pytest.param(
             layer,
