@@ -10,10 +10,11 @@
 
 namespace fastjax::planner {
 
+// In place of the server that another sends to, or receives from, in a stage.
+inline constexpr int16_t kIdle = -1;
+
 class GreedyCover {
  public:
-  static constexpr int16_t kIdle = -1;
-
   explicit GreedyCover(int32_t servers);
 
   // An entry is kept out of a stage by one in its row or column, so there are 2 n - 3 stages at most.

@@ -109,7 +109,7 @@ bool MatchingBuilder::Take(const int64_t* units, const MatchingList& matchings) 
   for (int32_t i = 0; i < matchings.count(); ++i) {
     const int16_t* to = matchings.matching(i);
     for (int32_t s = 0; s < servers_; ++s) {
-      if (to[s] == kNone) continue;
+      if (to[s] == kIdle) continue;
       int64_t& left = uncovered_[static_cast<size_t>(s) * servers_ + to[s]];
       left = std::max<int64_t>(left - matchings.weights[i], 0);
     }

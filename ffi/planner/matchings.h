@@ -19,7 +19,7 @@ int64_t MaxPeeled(int32_t servers);
 // Matchings with weights: weight w moves up to w units of each of its pairs.
 struct MatchingList {
   int32_t servers = 0;
-  std::vector<int16_t> to;  // `servers` entries for each matching; GreedyCover::kIdle sends nothing
+  std::vector<int16_t> to;  // `servers` entries for each matching; kIdle sends nothing
   std::vector<int64_t> weights;
 
   int32_t count() const { return static_cast<int32_t>(weights.size()); }

@@ -132,10 +132,10 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
     const int64_t begin = done_[pair];
     const int64_t moved = std::min(tiles.units()[pair] - begin, length);
     done_[pair] += moved;
-    const bool any = moved > 0 && (equal || tiles.AnyRows(s, d, begin, begin + moved, &scratch_));
+    const bool any = moved > 0 && (equal || tiles.AnyRows(s, d, begin, begin + moved));
     begins_[first + s] = begin;
     longest = std::max(longest, any ? moved : 0);
-    to_[first + s] = any ? d : static_cast<int16_t>(kIdle);
+    to_[first + s] = any ? d : kIdle;
     from_[first + d] = static_cast<int16_t>(any ? s : kIdle);
   }
   if (longest > 0) lengths_.push_back(longest);

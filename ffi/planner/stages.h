@@ -20,8 +20,6 @@ int64_t MaxStages(int32_t servers);
 
 class StageBuilder {
  public:
-  static constexpr int32_t kIdle = -1;
-
   explicit StageBuilder(int32_t servers);
 
   void Build(const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
@@ -69,7 +67,6 @@ class StageBuilder {
   std::vector<int16_t> from_;
   std::vector<int64_t> lengths_;
   std::vector<int64_t> begins_;
-  std::vector<int64_t> scratch_;
 };
 
 }  // namespace fastjax::planner

@@ -367,11 +367,10 @@ int64_t Tiles::PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const 
   return topology_.equal_nics() ? std::min(units, rail_rows) : MulDiv(rail_rows, units, units_[pair]);
 }
 
-bool Tiles::AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end, std::vector<int64_t>* scratch) const {
+bool Tiles::AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end) const {
   const int32_t pair = PairOf(source, target);
-  scratch->resize(static_cast<size_t>(m_));
-  FillQuotas(source, target, scratch->data());
-  return std::any_of(scratch->begin(), scratch->end(),
+  FillQuotas(source, target, quotas_.data());
+  return std::any_of(quotas_.begin(), quotas_.end(),
                      [&](int64_t rows) { return PositionOf(pair, rows, begin) < PositionOf(pair, rows, end); });
 }
 

@@ -126,7 +126,7 @@ class Tiles {
   // Rows of a rail's list that its pair's first `units` cover.
   int64_t PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const;
   // Whether any row lies in the pair's units [begin, end), where NICs differ.
-  bool AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end, std::vector<int64_t>* scratch) const;
+  bool AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end) const;
   // Local index of the device that receives what `rail` of the source sends: the same, but where NICs have failed so
   // that no rail has two ends.
   int32_t ReceiverOf(int32_t source, int32_t target, int32_t rail) const {
@@ -203,7 +203,7 @@ class Tiles {
   std::vector<int64_t> row_sums_;
   std::vector<int64_t> column_sums_;
   std::vector<int64_t> diagonal_;
-  std::vector<int64_t> quotas_;
+  mutable std::vector<int64_t> quotas_;
   mutable std::vector<int32_t> rail_order_;
 };
 

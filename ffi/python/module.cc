@@ -137,7 +137,7 @@ class HostPlan {
       std::vector<bool> receives(static_cast<size_t>(matchings.servers));
       for (int32_t s = 0; s < matchings.servers; ++s) {
         const int32_t d = matchings.matching(i)[s];
-        if (d == planner::GreedyCover::kIdle) continue;
+        if (d == planner::kIdle) continue;
         if (d < 0 || d >= matchings.servers || receives[static_cast<size_t>(d)]) {
           throw std::invalid_argument("matchings are not one-to-one");
         }

@@ -40,10 +40,10 @@ class Fast final : public RailSchedule {
 };
 
 void Fast::CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) {
-  const int32_t to_own = server == kEveryDevice ? StageBuilder::kIdle : stages_.from(stage, server);
+  const int32_t to_own = server == kEveryDevice ? kIdle : stages_.from(stage, server);
   ForEachSender(topology_.servers, server, to_own, [&](int32_t source) {
     const int32_t target = stages_.to(stage, source);
-    if (target == StageBuilder::kIdle) return;
+    if (target == kIdle) return;
     const int64_t begin = stages_.begin(stage, source);
     const int64_t units = tiles_->units()[tiles_->PairOf(source, target)];
     slices->push_back({source, target, begin, std::min(begin + stages_.length(stage), units)});

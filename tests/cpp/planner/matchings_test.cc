@@ -13,7 +13,7 @@
 namespace fastjax::test {
 namespace {
 
-using planner::GreedyCover;
+using planner::kIdle;
 using planner::MatchingBuilder;
 using planner::MatchingList;
 
@@ -43,7 +43,7 @@ int64_t CheckCover(int32_t n, const Matrix& units, const MatchingList& matchings
     std::vector<bool> receives(n);
     for (int32_t s = 0; s < n; ++s) {
       const int32_t d = matchings.matching(i)[s];
-      if (d == GreedyCover::kIdle) continue;
+      if (d == kIdle) continue;
       if (!CHECK(d >= 0 && d < n && !receives[d])) return length;
       receives[d] = true;
       int64_t& pair = left[static_cast<size_t>(s) * n + d];
