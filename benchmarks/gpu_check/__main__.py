@@ -68,7 +68,6 @@ class Run:
         self._parts = {part.name: part for group in parts for part in group}
         self._folder, self._out = options.folder, options.out
         self._deadline = time.monotonic() + options.seconds
-        skipped = [{"what": p.name, "why": p.skip} for p in self._parts.values() if p.skip]
         self._head = {
             "schema": report.SCHEMA,
             "emulated": options.emulated,
@@ -76,9 +75,7 @@ class Run:
             "machine": machine.describe(),
             "gpu": machine.gpu(),
             "versions": machine.versions(),
-            "skipped": skipped,
         }
-        print("Skipped:", *(f"{each['what']}: {each['why']}" for each in skipped), sep="\n  ")
 
     async def run(self) -> bool:
         """Returns whether every part passed that was to be run."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def try_xla() -> None:
     operand, output, meta = problem(MIB, UPDATES)
     exchange = measurements.on_one_rank(jax.lax.ragged_all_to_all)
     arrays = [array[0] for array in meta.arrays()]
-    Loop(exchange, 1, operand, output, arrays).timed.microseconds()
+    Loop(exchange, 1, operand, output, arrays).microseconds()
 
 
 def why_not() -> str:
@@ -79,26 +79,26 @@ def why_not() -> str:
     return said
 
 
-def values(
-    record: measurements.Record, ways: list[str], size: int, slices: int, times: int, rounds: int
-) -> None:
+class Compared(NamedTuple):
+    """What is timed of each way, and whether it has done right."""
+
+    what: str
+    rows: jax.Array
+    cases: dict[str, Timed]
+    right: Callable[[str], bool]
+
+
+def values(size: int, slices: int, times: int, ways: list[str]) -> Compared:
     operand, output, meta = problem(size, slices)
     arrays = [array[0] for array in meta.arrays()]
     exchanges = {name: measurements.on_one_rank(WAYS[name]) for name in ways}
     loops = {name: Loop(e, times, operand, output, arrays) for name, e in exchanges.items()}
     wanted = reference.exchange_in_jax(operand[None], output[None], meta)[0]
-    compare(
-        record,
-        f"one rank, {slices} slices",
-        {name: loop.timed for name, loop in loops.items()},
-        measurements.copies(operand, times),
-        rounds,
-        operand,
-        lambda name: bool(jnp.array_equal(loops[name].output, wanted)),
-    )
+    right = lambda name: bool(jnp.array_equal(loops[name].output, wanted))  # noqa: E731
+    return Compared(f"one rank, {slices} slices", operand, {**loops}, right)
 
 
-def gradients(record: measurements.Record, ways: list[str], size: int, rounds: int) -> None:
+def gradients(size: int, ways: list[str]) -> Compared:
     """Value and gradients with respect to operand and output, in one program."""
     operand, output, meta = problem(size, UPDATES)
     arrays = [jax.device_put(array[0], measurements.device()) for array in meta.arrays()]
@@ -123,40 +123,38 @@ def gradients(record: measurements.Record, ways: list[str], size: int, rounds: i
         got = programs[name](operand, output)
         return all(bool(jnp.array_equal(a, b[0])) for a, b in zip(got, wanted, strict=True))
 
-    compare(
-        record,
-        f"value and gradients, one rank, {UPDATES} slices",
-        {name: Timed(partial(run, operand, output)) for name, run in programs.items()},
-        measurements.copies(operand, 8),
-        rounds,
-        operand,
-        right,
-    )
+    what = f"value and gradients, one rank, {UPDATES} slices"
+    cases = {name: Timed(partial(run, operand, output)) for name, run in programs.items()}
+    return Compared(what, operand, cases, right)
 
 
 def compare(
     record: measurements.Record,
-    what: str,
-    cases: dict[str, Timed],
-    copies: Timed,
+    runs: bool,
     rounds: int,
-    rows: jax.Array,
-    right: Callable[[str], bool],
+    copies: int,
+    make: Callable[[list[str]], Compared],
 ) -> None:
-    """Wrong is only what fastjax does wrong; of XLA a note is taken."""
-    record.measure(what, {**cases, "copy": copies}, rounds, lambda: right("fastjax"), rows=rows)
-    if "jax.lax" in cases and not right("jax.lax"):
-        record.note(f"jax.lax.ragged_all_to_all is wrong: {what}, {rows.nbytes} bytes")
+    """Measures both, or fastjax alone where XLA's does not run, or turns out to fail.
 
+    Wrong is only what fastjax does wrong; of XLA a note is taken.
+    """
 
-def beside_xla(record: measurements.Record, runs: bool, measure: Callable[..., None]) -> None:
-    """Measures both, or fastjax alone where XLA's does not run, or turns out to fail."""
+    def measure(ways: list[str]) -> None:
+        made = make(ways)
+        cases = {**made.cases, "copy": measurements.copies(made.rows, copies)}
+        right = partial(made.right, "fastjax")
+        record.measure(made.what, cases, rounds, right, rows=made.rows)
+        if "jax.lax" in ways and not made.right("jax.lax"):
+            what = f"{made.what}, {made.rows.nbytes} bytes"
+            record.note(f"jax.lax.ragged_all_to_all is wrong: {what}")
+
     if runs:
         try:
-            return measure(ways=[*WAYS])
+            return measure([*WAYS])
         except jax.errors.JaxRuntimeError as error:
             record.note(f"one of both failed: {str(error)[:300]}; next, fastjax alone")
-    return measure(ways=["fastjax"])
+    return measure(["fastjax"])
 
 
 def steps(record: measurements.Record, tiny: bool) -> list[Any]:
@@ -170,13 +168,9 @@ def steps(record: measurements.Record, tiny: bool) -> list[Any]:
         shapes = [(KIB, UPDATES, 32), (64 * KIB, UPDATES, 32), (MIB, UPDATES, 32)]
         shapes += [(16 * MIB, UPDATES, 16), (128 * MIB, UPDATES, 16), (1024 * MIB, UPDATES, 4)]
         shapes += [(128 * MIB, MANY_UPDATES, 16)]
-    of_values = [
-        partial(values, record, size=size, slices=slices, times=times, rounds=rounds)
-        for size, slices, times in shapes
-    ]
-    size = 64 * KIB if tiny else 128 * MIB
-    of_both = partial(gradients, record, size=size, rounds=rounds)
-    return [partial(beside_xla, record, not wrong, each) for each in (*of_values, of_both)]
+    each = [(times, partial(values, size, slices, times)) for size, slices, times in shapes]
+    each.append((8, partial(gradients, 64 * KIB if tiny else 128 * MIB)))
+    return [partial(compare, record, not wrong, rounds, *of) for of in each]
 
 
 if __name__ == "__main__":

@@ -47,12 +47,12 @@ def bandwidth(
 
     def right() -> bool:
         """Of one exchange, against a gather on the same device: there is much to compare."""
-        once = Loop(exchange, 1, operand, output, loop.meta)
+        once = Loop(exchange, 1, operand, output, meta.arrays())
         wanted = reference.exchange_in_jax(operand, output, meta)
         return bool(jnp.array_equal(once.run(), wanted))
 
     what = f"loopback {name_of(topology)}, {scheduler}, rows of {row_bytes} B"
-    cases = {"exchange": loop.timed, "copy": measurements.copies(operand, 8)}
+    cases = {"exchange": loop, "copy": measurements.copies(operand, 8)}
     record.measure(what, cases, rounds, right, rows=operand)
 
 
@@ -74,11 +74,9 @@ def small(
     times, rounds = (2, 3) if tiny else (50, 40)
     alone = Loop(exchange, 1, operand, output, arrays)
     cases = {
-        "in a loop": Loop(exchange, times, operand, output, arrays).timed,
-        "program of one exchange": alone.timed,
-        "program of one addition": Loop(
-            lambda _, out, *__: out + 1, 1, operand, output, arrays
-        ).timed,
+        "in a loop": Loop(exchange, times, operand, output, arrays),
+        "program of one exchange": alone,
+        "program of one addition": Loop(lambda _, out, *__: out + 1, 1, operand, output, arrays),
     }
 
     def right() -> bool:
@@ -113,10 +111,7 @@ def empty_slices(record: measurements.Record, total: int, rounds: int) -> None:
     loops = {"256 slices": loop(many), "6 slices": loop(few)}
     record.measure(
         "one rank, 256 slices, 250 of them empty",
-        {
-            **{name: each.timed for name, each in loops.items()},
-            "copy": measurements.copies(operand, 8),
-        },
+        {**loops, "copy": measurements.copies(operand, 8)},
         rounds,
         lambda: all(bool(jnp.array_equal(each.output, operand)) for each in loops.values()),
         rows=operand,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import json
@@ -12,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,8 @@ KIB, MIB = 1 << 10, 1 << 20
 Exchange = Callable[..., jax.Array]
 
 
-class Timed(NamedTuple):
+@dataclasses.dataclass
+class Timed:
     """Something to time: `work` does it `times` times, and returns what is to be waited for."""
 
     work: Callable[[], Any]
@@ -188,7 +190,7 @@ def on_one_rank(of_axis: Callable[..., Any]) -> Callable[..., Any]:
     return jax.shard_map(local, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
 
 
-class Loop:
+class Loop(Timed):
     """One program of `times` exchanges, each of which writes into the result of the one before.
 
     A step of a model has its exchanges in one program too. What it costs to start a program is
@@ -198,17 +200,16 @@ class Loop:
     def __init__(
         self, exchange: Exchange, times: int, operand: Any, output: Any, meta: Any
     ) -> None:
-        def body(operand: Any, output: Any, *meta: Any) -> Any:
+        def body(output: Any, operand: Any, *meta: Any) -> Any:
             return jax.lax.fori_loop(0, times, lambda _, out: exchange(operand, out, *meta), output)
 
-        self.operand = operand
-        self.meta = jax.device_put(list(meta), device())
+        super().__init__(self.run, times)
+        self.given = operand, *jax.device_put(list(meta), device())
         self.output = jnp.array(output)  # its own: each run takes the last one's
-        self.program = jax.jit(body, donate_argnums=1)
-        self.timed = Timed(self.run, times)
+        self.program = jax.jit(body, donate_argnums=0)
 
     def run(self) -> jax.Array:
-        self.output = self.program(self.operand, self.output, *self.meta)
+        self.output = self.program(self.output, *self.given)
         return self.output
 
 

@@ -59,69 +59,66 @@ def groups(folder: Path, emulated: bool) -> list[list[Part]]:
       emulated: whether the emulated GPU takes the place of one, and all is tiny.
     """
     site, programs = folder / "site", folder / "programs"
-    library = programs / "gpu/libfastjax_cuda.so"
     # Behind ours: packages that this Python has from elsewhere.
     given = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
     paths = (site, ROOT / "benchmarks", ROOT / "tests", ROOT / "tests/support", *given)
     environment = {"PYTHONPATH": ":".join(map(str, paths))} | (EMULATED if emulated else CUDA)
-
+    # Others use the GPU too. Programs are what users get, optimised.
+    tested = {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if not emulated:
+        tested["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
+    slower = 4 if emulated else 1  # machines without a GPU have fewer cores, and nobody lends them
+    library = () if emulated else (programs / "gpu/libfastjax_cuda.so",)
+    tiny = ("--tiny",) if emulated else ()
     driver = (programs / "tests/cpp/kernels/gpu_driver_test",)
-    full, small = ((library,), ("--small", library))
-    if emulated:
-        full = small = ("--small",)
-    measurements = [
-        Part(
-            name,
-            (
-                *(sys.executable, "-m", f"gpu_check.{name}", "--json", folder / f"{name}.json"),
-                *(("--tiny",) if emulated else ()),
-            ),
-            seconds,
-            "package",
-            environment,
-        )
-        for name, seconds in MEASUREMENTS.items()
-    ]
+    small = (*driver, "--small", *library)
+    kernels = (programs / "benchmarks/cpp/gpu_kernels", "--json", folder / "kernels.json", *tiny)
     return [
-        [_package(folder, site, emulated), _programs(programs, emulated)],
         [
-            Part("driver", (*driver, *full), 90, "programs"),
-            _tests(environment, emulated),
-            *(_sanitizer(tool, (*driver, *small), emulated) for tool in SANITIZERS),
-            _nccl(programs, library, emulated),
+            Part("package", _install(site, folder / "package", emulated), 240 * slower),
+            Part("programs", _build(programs, emulated), 150 * slower),
+        ],
+        [
+            Part("driver", small if emulated else (*driver, *library), 90, "programs"),
+            Part("tests", _pytest(emulated), 200, "package", tested),
+            *(_sanitizer(tool, small, emulated) for tool in SANITIZERS),
+            _nccl(programs, library),
         ],
         [
             Part(
                 "kernels",
-                (
-                    *(programs / "benchmarks/cpp/gpu_kernels", "--json", folder / "kernels.json"),
-                    *(("--tiny",) if emulated else ("--library", library)),
-                ),
+                (*kernels, *(("--library", *library) if library else ())),
                 100,
                 "programs",
             )
         ],
-        *([part] for part in measurements),
+        *(
+            [Part(name, (*_measure(name, folder), *tiny), seconds, "package", environment)]
+            for name, seconds in MEASUREMENTS.items()
+        ),
     ]
 
 
-def _package(folder: Path, site: Path, emulated: bool) -> Part:
+def _measure(name: str, folder: Path) -> Sequence[str | Path]:
+    return (sys.executable, "-m", f"gpu_check.{name}", "--json", folder / f"{name}.json")
+
+
+def _install(site: Path, objects: Path, emulated: bool) -> Sequence[str | Path]:
     # UCX is for exchanges between processes, of which some are tried on one GPU.
     defines = {"FASTJAX_UCX": "ON" if machine.has_ucx() else "OFF"}
     defines |= {"FASTJAX_ANY_FFI_HEADERS": "ON", "FASTJAX_ROCM": "OFF"} | _cuda(emulated)
-    command = (
+    return (
         *(sys.executable, "-m", "pip", "install", "--verbose", "--disable-pip-version-check"),
         *("--no-build-isolation", "--no-deps", "--no-index", "--upgrade"),
-        *("--target", site, f"-Cbuild-dir={folder / 'package'}"),
+        *("--target", site, f"-Cbuild-dir={objects}"),
         # The version of scikit-build-core is the machine's too, which may be older than ours.
         f"-Cminimum-version={importlib.metadata.version('scikit-build-core')}",
         *(f"-Ccmake.define.{name}={value}" for name, value in defines.items()),
         ".",
     )
-    return Part("package", command, _to_build(240, emulated))
 
 
-def _programs(programs: Path, emulated: bool) -> Part:
+def _build(programs: Path, emulated: bool) -> Sequence[str | Path]:
     # A library of their own: what keeps the package from being built keeps none of them.
     options = {"CMAKE_BUILD_TYPE": "Release", "FASTJAX_BUILD_PYTHON": "OFF"}
     options |= {"FASTJAX_BUILD_TESTS": "ON", "FASTJAX_BUILD_BENCHMARKS": "ON"}
@@ -130,7 +127,7 @@ def _programs(programs: Path, emulated: bool) -> Part:
     library = "fastjax_fake_nccl_smoke" if emulated else "fastjax_cuda"
     targets = f"gpu_driver_test gpu_kernels nccl_smoke {library}"
     script = f'cmake -S . -B "$1" -G Ninja {defines} && cmake --build "$1" --target {targets}'
-    return Part("programs", ("sh", "-c", script, "sh", programs), _to_build(150, emulated))
+    return ("sh", "-c", script, "sh", programs)
 
 
 def _cuda(emulated: bool) -> dict[str, str]:
@@ -140,11 +137,6 @@ def _cuda(emulated: bool) -> dict[str, str]:
     known = re.fullmatch(r"(\d+)\.(\d+)", machine.gpu().get("compute_cap", ""))
     chosen = {"FASTJAX_CUDA_ARCHITECTURES": "".join(known.groups())} if known else {}
     return {"FASTJAX_CUDA": "ON"} | chosen
-
-
-def _to_build(seconds: float, emulated: bool) -> float:
-    """Machines without a GPU have fewer cores, and nobody lends them."""
-    return 4 * seconds if emulated else seconds
 
 
 def _sanitizer(tool: str, driver: Sequence[str | Path], emulated: bool) -> Part:
@@ -160,7 +152,7 @@ def _sanitizer(tool: str, driver: Sequence[str | Path], emulated: bool) -> Part:
     return Part(tool, command, 120, "programs", skip=skip)
 
 
-def _tests(environment: Mapping[str, str], emulated: bool) -> Part:
+def _pytest(emulated: bool) -> Sequence[str | Path]:
     # Versions of pytest and of all else are those of the machine, not those that we pin:
     # pyproject.toml, which wants our pytest (an older one heeds no -o minversion), is not read,
     # and what they warn of is not looked at.
@@ -177,18 +169,14 @@ def _tests(environment: Mapping[str, str], emulated: bool) -> Part:
         command += ("-n", "2" if emulated else "10", "--dist", "loadgroup")
     if importlib.util.find_spec("pytest_timeout"):
         command += ("--timeout", "60", "--timeout-method", "thread")
-    # Others use the GPU too. Programs are what users get, optimised.
-    environment = {**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    if not emulated:
-        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
-    return Part("tests", command, 200, "package", environment)
+    return command
 
 
-def _nccl(programs: Path, library: Path, emulated: bool) -> Part:
+def _nccl(programs: Path, library: Sequence[Path]) -> Part:
     folder = programs / "tests/cpp/backends/gpu/nccl"
-    path = str(folder / "libfastjax_fake_nccl_smoke.so") if emulated else machine.nccl()[0]
+    path = machine.nccl()[0] if library else str(folder / "libfastjax_fake_nccl_smoke.so")
     # A step that hangs is named, which takes less than the part may.
-    command = (folder / "nccl_smoke", "--limit", "20", *(() if emulated else (library,)))
+    command = (folder / "nccl_smoke", "--limit", "20", *library)
     environment = {"FASTJAX_NCCL_LIBRARY": path, "NCCL_DEBUG": "WARN"}
     skip = "" if path else "there is no NCCL, in Python's environment or by the loader"
     return Part("nccl", command, 120, "programs", environment, skip)

@@ -39,8 +39,7 @@ def page(record: dict[str, Any], _title: str = "") -> str:
             for each in record["parts"]
         ],
     )
-    skipped = [f"- {_cell(each['what'])}: {_cell(each['why'])}" for each in record["skipped"]]
-    sections = [*head, "## Skipped", "\n".join(skipped) or "Nothing.", "## Parts", parts]
+    sections = [*head, "## Parts", parts]
     for part, result in record["results"].items():
         if part == "kernels":
             sections += ["## kernels", _kernels(result)]
