@@ -55,22 +55,15 @@ void CopyJob::Clear() {
   pid_ = 0;
   failed_.store(false, std::memory_order_relaxed);
   total_bytes_ = 0;
-  step_bytes_so_far_ = 0;
 }
 
 void CopyJob::Add(const CopyOp& op) {
   if (op.bytes == 0) return;
-  step_bytes_so_far_ += op.bytes;
   total_bytes_ += op.bytes;
   Grow(count_ + 1);
   ops_[count_] = op;
-  ends_[count_++] = step_bytes_so_far_;
-}
-
-void CopyJob::EndStep() {
-  step_bytes_so_far_ = 0;
-  const size_t begin = step_ops_.empty() ? 0 : step_ops_.back();
-  if (count_ > begin) step_ops_.push_back(count_);
+  ends_[count_++] = total_bytes_;
+  step_ops_.assign(1, count_);
 }
 
 void CopyJob::Grow(size_t count) {

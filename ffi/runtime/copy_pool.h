@@ -62,15 +62,15 @@ class PoolJob {
   std::function<void()> done_;
 };
 
-// Copies in steps, whose units are bytes. A job is filled by Clear, Add and EndStep; once it has seen its largest
-// exchange it no longer allocates.
+// Copies in steps, whose units are bytes. A job is filled by Clear, and then Add or AddSteps; once it has seen its
+// largest exchange it no longer allocates.
 class CopyJob final : public PoolJob {
  public:
   void Clear();
   // From now until Clear, sources are addresses in the memory of that process.
   void ReadFrom(int64_t pid) { pid_ = pid; }
+  // Adds a copy to a job of one step.
   void Add(const CopyOp& op);
-  void EndStep();
   // A copy of step `step`, of several steps.
   struct OfStep {
     int32_t step;
@@ -110,7 +110,6 @@ class CopyJob final : public PoolJob {
   std::vector<size_t> step_ops_;  // one past the last op of each step
   int64_t pid_ = 0;               // 0: this process
   int64_t total_bytes_ = 0;
-  int64_t step_bytes_so_far_ = 0;
 
   // The step that is being run.
   size_t step_ = 0;

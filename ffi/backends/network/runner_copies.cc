@@ -120,7 +120,6 @@ bool Runner::CopyOnPool() {
       const StepRows& rows = schedule_->rows()[step_index];
       for (int32_t i = 0; i < rows.count; ++i) copying->job.Add(schedule_->copies()[rows.first + i]);
     }
-    copying->job.EndStep();
     // The captures are small enough for std::function to hold without allocating.
     CopyPool::Get().Run(&copying->job, order_, [copying] {
       Runner* const runner = copying->runner;

@@ -29,8 +29,8 @@ using kernels::Destination;
 // too early, twice to different places or not at all shows at the end.
 class Chain {
  public:
-  // With `mixed`, the copies of all steps are added at once, in any order, and every other step is empty.
-  Chain(int64_t bytes, int32_t steps, int64_t largest_piece, uint64_t seed, bool mixed)
+  // The copies of several steps are added at once, in any order, and every other step is empty.
+  Chain(int64_t bytes, int32_t steps, int64_t largest_piece, uint64_t seed)
       : buffers_(static_cast<size_t>(steps) + 1, std::vector<std::byte>(static_cast<size_t>(bytes) + 2 * kGuard)) {
     std::mt19937_64 random(seed);
     for (auto& buffer : buffers_) {
@@ -41,13 +41,12 @@ class Chain {
     }
     expected_ = buffers_;
     for (int32_t step = 0; step < steps; ++step) {
-      const size_t first = copies_.size();
       AddStep(static_cast<size_t>(step), bytes, largest_piece, &random);
-      if (mixed) continue;
-      for (size_t i = first; i < copies_.size(); ++i) job_.Add(copies_[i].op);
-      job_.EndStep();
     }
-    if (!mixed) return;
+    if (steps == 1) {
+      for (const CopyJob::OfStep& copy : copies_) job_.Add(copy.op);
+      return;
+    }
     copies_.push_back({1, {nullptr, nullptr, 0, Destination::kCached}});
     std::shuffle(copies_.begin(), copies_.end(), random);
     job_.AddSteps(copies_, 2 * steps);
@@ -113,10 +112,9 @@ constexpr Size kSizes[] = {
 };
 
 TEST(Inline) {
-  for (size_t i = 0; i < 2 * std::size(kSizes); ++i) {
-    const Size& size = kSizes[i / 2];
+  for (const Size& size : kSizes) {
     const Context context(std::to_string(size.bytes) + " bytes in " + std::to_string(size.steps) + " steps");
-    Chain chain(size.bytes, size.steps, size.largest_piece, 1, i % 2 == 1);
+    Chain chain(size.bytes, size.steps, size.largest_piece, 1);
     CHECK_EQ(chain.job()->bytes(), size.bytes * size.steps);
     CHECK_EQ(chain.job()->steps(), size.steps);
     CHECK(!chain.IsRight());
@@ -132,8 +130,8 @@ TEST(Pool) {
   std::vector<std::unique_ptr<Chain>> chains;
   for (int32_t i = 0; i < kStarters * kCount; ++i) {
     const Size& size = kSizes[i % kCount];
-    chains.push_back(std::make_unique<Chain>(size.bytes, size.steps, size.largest_piece, static_cast<uint64_t>(100 + i),
-                                             i % 2 == 1));
+    chains.push_back(
+        std::make_unique<Chain>(size.bytes, size.steps, size.largest_piece, static_cast<uint64_t>(100 + i)));
   }
   for (int32_t round = 0; round < 4; ++round) {
     const Outcomes outcomes(static_cast<int32_t>(chains.size()));
@@ -179,7 +177,7 @@ TEST(FromDone) {
   };
   for (int32_t i = 0; i < kJobs; ++i) {
     auto repeat = std::make_shared<Repeat>();
-    repeat->chain = std::make_unique<Chain>(200'000, 4, 30'000, static_cast<uint64_t>(i), i % 2 == 1);
+    repeat->chain = std::make_unique<Chain>(200'000, 4, 30'000, static_cast<uint64_t>(i));
     repeat->rounds = kRounds;
     repeat->wrong = &wrong;
     repeat->finished = outcomes.For(i);
@@ -196,7 +194,7 @@ TEST(Order) {
   const std::shared_future<void> go_one = one.get_future().share(), go_others = others.get_future().share();
   std::vector<std::unique_ptr<Chain>> chains;
   const auto add = [&](int32_t steps) {
-    chains.push_back(std::make_unique<Chain>(1'000'000, steps, 30'000, chains.size(), false));
+    chains.push_back(std::make_unique<Chain>(1'000'000, steps, 30'000, chains.size()));
     return chains.back()->job();
   };
   // One thread is left to copy, once all jobs are there.
@@ -237,17 +235,12 @@ TEST(Fill) {
   const auto op = [&](int64_t at, int64_t bytes) {
     return CopyOp{destination.data() + at, source.data(), bytes, Destination::kCached};
   };
-  job.EndStep();  // of nothing
   job.Add(op(0, 0));
-  job.EndStep();
   CHECK_EQ(job.steps(), 0);
   job.Add(op(10, 5));
   job.Add(op(20, 0));
-  job.EndStep();
-  job.EndStep();
   job.Add(op(30, 6));
-  job.EndStep();
-  CHECK_EQ(job.steps(), 2);
+  CHECK_EQ(job.steps(), 1);
   CHECK_EQ(job.bytes(), 11);
   const Outcomes outcome(1);
   CopyPool::Get().Run(&job, 0, [done = outcome.For(0)] { done(Status::Ok()); });

@@ -126,7 +126,6 @@ void Reading::Prepare(const ReadProbe& from, const void* words, const Iov* iovs,
     if (bytes == left) ++source, source_done = 0;
     if (unpacked == iovs[i].bytes) ++i, unpacked = 0;
   }
-  job_.EndStep();
 }
 
 void Reading::Run(Reading* const* readings, size_t count) {

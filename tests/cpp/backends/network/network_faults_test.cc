@@ -186,7 +186,6 @@ TEST(Waiting) {
   for (int32_t i = 0; i < freed.count(); ++i) {
     jobs.push_back(std::make_unique<CopyJob>());
     jobs.back()->Add({&to, &from, 1, kernels::Destination::kCached});
-    jobs.back()->EndStep();
     CopyPool::Get().Run(jobs.back().get(), -1, [going, done = freed.For(i)] {
       going.wait();
       done(Status::Ok());
