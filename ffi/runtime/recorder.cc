@@ -35,15 +35,8 @@ LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_
   return {sent, row_bytes, 0, view.stages(), static_cast<int32_t>(view.scheduler())};
 }
 
-Recorder::Recorder(std::shared_ptr<const CallSite> site, SiteKind kind)
-    : site_(std::move(site)), kind_(kind), number_(Records::NextNumber()) {}
-
 Recorder::Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues)
     : Recorder(std::move(site), KindOf(options, queues)) {}
-
-Recorder::~Recorder() {
-  if (record_ != nullptr) Records::Get().Close(record_);
-}
 
 void Recorder::End(const Launch& launch, const Status& status, const LaunchSummary& summary) {
   if (!launch.recorded) return;
@@ -52,21 +45,20 @@ void Recorder::End(const Launch& launch, const Status& status, const LaunchSumma
 }
 
 void Recorder::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {
-  std::call_once(opened_, [this] { record_ = Records::Get().Open(number_, site_, kind_); });
+  const int32_t ranks = record_->site().group_size;
   record_->Update([&](Statistics* statistics) {
     if (!status.ok()) {
       ++statistics->failures;
       return;
     }
-    const auto ranks = static_cast<size_t>(site_->group_size);
-    CopyTraffic(summary.sent, ranks, kind_.reverse, &statistics->traffic);
+    CopyTraffic(summary.sent, static_cast<size_t>(ranks), record_->kind().reverse, &statistics->traffic);
     ++statistics->exchanges;
     statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
     statistics->total_rows += statistics->rows;
     statistics->dropped_rows += summary.dropped;
     statistics->row_bytes = summary.row_bytes;
     statistics->total_bytes += statistics->rows * summary.row_bytes;
-    statistics->skew = SkewOf(statistics->traffic, site_->group_size, &statistics->scratch);
+    statistics->skew = SkewOf(statistics->traffic, ranks, &statistics->scratch);
     statistics->total_skew += statistics->skew;
     statistics->stages = summary.stages;
     statistics->scheduler = summary.scheduler;
@@ -74,7 +66,7 @@ void Recorder::Add(const Launch& launch, const Status& status, const LaunchSumma
       ++(launch.plan_made ? statistics->plans_made : statistics->plans_reused);
       statistics->planning.Add(launch.planning_ns);
     }
-    if (kind_.plan != PlanSource::kNone) statistics->exchange.Add(elapsed_ns);
+    if (record_->kind().plan != PlanSource::kNone) statistics->exchange.Add(elapsed_ns);
   });
 }
 

@@ -5,8 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <string>
+#include <utility>
 
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
@@ -57,21 +56,23 @@ Status PlanRecorded(const Plan& plan, Launch* launch) {
 class Recorder {
  public:
   // Without a call site nothing is collected.
-  Recorder(std::shared_ptr<const CallSite> site, SiteKind kind);
+  Recorder(std::shared_ptr<const CallSite> site, SiteKind kind)
+      : record_(site == nullptr ? nullptr : Records::Get().Open(std::move(site), kind)) {}
   Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues);
-  ~Recorder();
+  ~Recorder() {
+    if (record_ != nullptr) Records::Get().Close(record_);
+  }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
   // Loads one flag, which is all that a launch costs while no statistics are collected.
   Launch Begin() const {
     Launch launch;
-    launch.recorded = site_ != nullptr && Records::collecting();
+    launch.recorded = record_ != nullptr && Records::collecting();
     launch.Restart();
     return launch;
   }
-  // To be called once for each launch that has begun, before its devices are told. The first call allocates memory;
-  // without memory, nothing is recorded.
+  // To be called once for each launch that has begun, before its devices are told. Without memory, nothing is recorded.
   void End(const Launch& launch, const Status& status, const LaunchSummary& summary);
   // Counts a launch that failed before it began.
   void Fail() { End(Begin(), Status::Internal(""), {}); }
@@ -79,11 +80,7 @@ class Recorder {
  private:
   void Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns);
 
-  const std::shared_ptr<const CallSite> site_;
-  const SiteKind kind_;
-  const int64_t number_;
-  std::once_flag opened_;
-  std::shared_ptr<Record> record_;
+  const std::shared_ptr<Record> record_;
 };
 
 }  // namespace fastjax

@@ -32,13 +32,13 @@ double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<in
 }
 
 SiteReport Record::Report() const {
-  SiteReport report;
-  report.number = number_;
-  report.site = site_;
-  report.kind = kind_;
   const std::lock_guard<std::mutex> lock(mutex_);
-  report.statistics = statistics_;
-  return report;
+  return {site_, kind_, active_, statistics_};
+}
+
+bool Record::empty() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return statistics_.exchanges + statistics_.failures == 0;
 }
 
 Records& Records::Get() {
@@ -46,17 +46,10 @@ Records& Records::Get() {
   return records;
 }
 
-int64_t Records::NextNumber() {
-  static std::atomic<int64_t> next{0};
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-
-std::shared_ptr<Record> Records::Open(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind) {
-  auto record = std::make_shared<Record>(number, std::move(site), kind);
+std::shared_ptr<Record> Records::Open(std::shared_ptr<const CallSite> site, SiteKind kind) {
+  auto record = std::make_shared<Record>(std::move(site), kind);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto before = std::upper_bound(records_.begin(), records_.end(), number,
-                                       [](int64_t at, const auto& other) { return at < other->number(); });
-  records_.insert(before, record);
+  records_.push_back(record);
   return record;
 }
 
@@ -70,10 +63,7 @@ std::vector<SiteReport> Records::Report() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SiteReport> reports;
   for (const auto& record : records_) {
-    SiteReport report = record->Report();
-    if (report.statistics.exchanges + report.statistics.failures == 0) continue;
-    report.active = record->active_;
-    reports.push_back(std::move(report));
+    if (!record->empty()) reports.push_back(record->Report());
   }
   return reports;
 }
@@ -86,20 +76,17 @@ void Records::Reset() {
   }
 }
 
+// Keeps the newest of those that have done something.
 void Records::DropEnded(size_t kept) {
-  auto ended = static_cast<size_t>(
-      std::count_if(records_.begin(), records_.end(), [](const auto& record) { return !record->active_; }));
-  const auto drop = [&](const auto& record) {
-    if (record->active_ || ended <= kept) return false;
-    --ended;
-    return true;
-  };
-  // The order of the calls matters to `drop`, which std::remove_if does not promise.
   std::vector<std::shared_ptr<Record>> left;
-  for (auto& record : records_) {
-    if (!drop(record)) left.push_back(std::move(record));
+  for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
+    if (!(*record)->active_) {
+      if (kept == 0 || (*record)->empty()) continue;
+      --kept;
+    }
+    left.push_back(std::move(*record));
   }
-  records_ = std::move(left);
+  records_.assign(left.rbegin(), left.rend());
 }
 
 }  // namespace fastjax

@@ -63,7 +63,6 @@ struct Statistics {
 double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<int64_t>* scratch);
 
 struct SiteReport {
-  int64_t number = 0;  // of call sites, in order of creation
   std::shared_ptr<const CallSite> site;
   SiteKind kind;
   bool active = false;  // its executable is still there
@@ -73,22 +72,21 @@ struct SiteReport {
 // The statistics of one call site.
 class Record {
  public:
-  Record(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind)
-      : number_(number), site_(std::move(site)), kind_(kind) {}
+  Record(std::shared_ptr<const CallSite> site, SiteKind kind) : site_(std::move(site)), kind_(kind) {}
 
   template <typename Change>
   void Update(Change change) {
     const std::lock_guard<std::mutex> lock(mutex_);
     change(&statistics_);
   }
-  int64_t number() const { return number_; }
   const CallSite& site() const { return *site_; }
+  SiteKind kind() const { return kind_; }
   SiteReport Report() const;
+  bool empty() const;  // It has done nothing, or nothing since the last Reset.
 
  private:
   friend class Records;
 
-  const int64_t number_;
   const std::shared_ptr<const CallSite> site_;
   const SiteKind kind_;
   mutable std::mutex mutex_;
@@ -106,9 +104,8 @@ class Records {
 
   static bool collecting() { return collecting_.load(std::memory_order_relaxed); }
   static void Collect(bool on) { collecting_.store(on, std::memory_order_relaxed); }
-  static int64_t NextNumber();
 
-  std::shared_ptr<Record> Open(int64_t number, std::shared_ptr<const CallSite> site, SiteKind kind);
+  std::shared_ptr<Record> Open(std::shared_ptr<const CallSite> site, SiteKind kind);
   void Close(const std::shared_ptr<Record>& record);
   // Reports the call sites that have done something since the last Reset, in order of creation.
   std::vector<SiteReport> Report() const;
@@ -120,7 +117,7 @@ class Records {
   void DropEnded(size_t kept);
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<Record>> records_;  // by number
+  std::vector<std::shared_ptr<Record>> records_;  // in order of creation
 };
 
 }  // namespace fastjax
