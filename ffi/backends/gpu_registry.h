@@ -19,12 +19,9 @@ struct PlatformBackend {
   std::shared_ptr<Backend> backend;
 };
 
-// Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none.
-Status FindGpuBackend(const std::string& platform, const CallSite& site, PlatformBackend* found);
-
-// The same where one device executes all ranks, of servers of `devices_per_server` devices each.
-Status FindLoopbackBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
-                           PlatformBackend* found);
+// Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none. Where
+// one device executes all ranks, `played` is how many of them are a server; else 0.
+Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t played, PlatformBackend* found);
 
 }  // namespace fastjax
 

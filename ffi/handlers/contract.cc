@@ -1,7 +1,7 @@
 #include "handlers/contract.h"
 
 #include <cstddef>
-#include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace fastjax::handlers {
@@ -24,9 +24,9 @@ Contract Declare() {
                                 {"shapes", &A::shapes},
                                 {"channel", &A::channel},
                                 {"timeout_ms", &A::timeout_ms},
-                                {"group_size", &A::group_size},
+                                {"group_size", &A::group_devices},
                                 {"replica_groups", &A::replica_groups},
-                                {"rank_of", &A::rank_of},
+                                {"rank_of", &A::position_ranks},
                                 {"platform", &A::platform},
                                 Optional({"tokens", &A::tokens}),
                                 Optional({"top_k", &A::top_k})}};
@@ -35,7 +35,7 @@ Contract Declare() {
       {Optional({"processes", &A::processes}), Optional({"rails", &A::rails}), Optional({"module", &A::module})}};
   const AttributeGroup planning = {"a plan's",
                                    {Optional({"topology", &A::topology}), Optional({"scheduler", &A::scheduler}),
-                                    Optional({"row_bytes", &A::row_bytes})}};
+                                    Optional({"row_bytes", &A::plan_row_bytes})}};
   const AttributeGroup exchange = {"an exchange's",
                                    {{"reverse", &A::reverse},
                                     {"transposed_table", &A::transposed_table},
@@ -83,13 +83,22 @@ Contract Declare() {
 
 // False if there is no such attribute, or if it has another type.
 bool Decode(const ffi::Dictionary& attrs, const Attribute& attribute, CallAttributes* result) {
+  const auto as = [&](auto type, auto assign) {
+    const auto value = attrs.get<decltype(type)>(attribute.name);
+    if (value.has_value()) assign(*value);
+    return value.has_value();
+  };
   return std::visit(
       [&](auto field) {
-        using Declared = std::decay_t<decltype(result->*field)>;
-        using Type = std::conditional_t<std::is_same_v<Declared, std::optional<Ints>>, Ints, Declared>;
-        const auto value = attrs.get<Type>(attribute.name);
-        if (value.has_value()) result->*field = *value;
-        return value.has_value();
+        auto& to = result->*field;
+        using Type = std::decay_t<decltype(to)>;
+        if constexpr (std::is_same_v<Type, Ints>) {
+          return as(ffi::Span<const int64_t>(), [&](const auto& ints) { to.assign(ints.begin(), ints.end()); });
+        } else if constexpr (std::is_same_v<Type, std::string>) {
+          return as(std::string_view(), [&](std::string_view text) { to = text; });
+        } else {
+          return as(Type(), [&](Type value) { to = value; });
+        }
       },
       attribute.field);
 }
@@ -97,7 +106,7 @@ bool Decode(const ffi::Dictionary& attrs, const Attribute& attribute, CallAttrib
 }  // namespace
 
 const char* Attribute::kind() const {
-  static constexpr const char* kKinds[] = {"string", "bool", "int64", "int64[]", "int64[]"};
+  static constexpr const char* kKinds[] = {"string", "bool", "int64", "int64[]"};
   return kKinds[field.index()];
 }
 
@@ -115,8 +124,8 @@ ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi:
           ffi::Error::InvalidArgument(std::string("fastjax: ") + group.name + " attributes are incomplete"));
     }
   }
-  const bool plans = result.scheduler >= 0 || result.row_bytes >= 0;
-  if (plans && (result.scheduler < 0 || result.row_bytes < 0 || result.topology.size() == 0)) {
+  const bool plans = result.scheduler >= 0 || result.plan_row_bytes > 0;
+  if (plans && (result.scheduler < 0 || result.plan_row_bytes <= 0 || result.topology.empty())) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: a plan's attributes are incomplete"));
   }
   auto operands = OperandList::Read(call.target, call.operands, result.operand_names);

@@ -4,45 +4,29 @@
 #define FASTJAX_HANDLERS_CONTRACT_H_
 
 #include <cstdint>
-#include <optional>
-#include <string_view>
+#include <string>
 #include <variant>
 #include <vector>
 
+#include "exchange/call_site.h"
 #include "handlers/operands.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
 
-using Ints = ffi::Span<const int64_t>;
+using Ints = std::vector<int64_t>;
 
-// The attributes of a call; those that the call lacks have the values below. Strings and integers lie in XLA's memory,
-// and are valid while the call is instantiated.
-struct CallAttributes {
-  std::string_view operand_names;  // joined by commas
-  OperandList operands;            // what they name
-  std::string_view operation;
-  std::string_view name;
-  std::string_view axis;
-  std::string_view program;
-  std::string_view shapes;
-  int64_t channel = 0;
-  int64_t timeout_ms = 0;
-  int64_t group_size = 0;
+// The attributes of a call; those that the call lacks have the values below, or those of CallSite. What a call site
+// only tells others is decoded into it; the rest of it is filled by DecodeCallSite.
+struct CallAttributes : CallSite {
+  std::string operand_names;  // joined by commas
+  OperandList operands;       // what they name
+  int64_t group_devices = 0;
   Ints replica_groups;  // partitions, group by group, in order of position
-  Ints rank_of;         // by position in the group
-  std::string_view platform;
+  Ints position_ranks;  // by position in the group
   // Both are given where devices of several processes take part, and are indexed by partition.
-  std::optional<Ints> processes;
-  std::optional<Ints> rails;
-  std::string_view module;  // the fingerprint of the module that it was lowered into, likewise
-  // Of a layer of experts: a device's tokens, and the experts that each chooses.
-  int64_t tokens = 0;
-  int64_t top_k = 0;
-  Ints topology;           // in the format that planner::ReadTopology reads
-  int64_t scheduler = -1;  // -1: the call does not plan
-  int64_t row_bytes = -1;  // likewise
-  int64_t experts = 0;
+  Ints processes;
+  Ints rails;
   bool reverse = false;
   bool transposed_table = false;
   bool check_overlaps = false;
@@ -50,16 +34,15 @@ struct CallAttributes {
   bool started = false;  // on GPUs: it goes on beside what follows, until a done of its result
   int64_t rank = -1;
   bool detached = false;  // what follows runs on a thread of its own
-  // Of a levelling, in the words of planner::LevellingShape. Of gathered counts, what CallSite has.
-  int64_t servers = 0;
+  // Of a levelling, in the words of planner::LevellingShape, whose servers are the call site's.
   int64_t devices = 0;
   int64_t copies = 0;
   int64_t cost_rows = 0;
 };
 
 struct Attribute {
-  using Field = std::variant<std::string_view CallAttributes::*, bool CallAttributes::*, int64_t CallAttributes::*,
-                             Ints CallAttributes::*, std::optional<Ints> CallAttributes::*>;
+  using Field = std::variant<std::string CallAttributes::*, bool CallAttributes::*, int64_t CallAttributes::*,
+                             Ints CallAttributes::*>;
 
   const char* name;
   Field field;  // whose type is the attribute's

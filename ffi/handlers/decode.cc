@@ -4,9 +4,12 @@
 #include <iterator>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "planner/hash.h"
-#include "planner/topology.h"
+#include "planner/planner.h"
+#include "planner/table.h"
+#include "runtime/plan_cache.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -14,68 +17,43 @@ namespace {
 // Decodes what plans depend on besides the traffic, if the call site plans.
 uint64_t SettingsOf(const CallAttributes& attrs) {
   if (attrs.scheduler < 0) return 0;
-  const int64_t rest[] = {attrs.scheduler, attrs.row_bytes};
-  return planner::HashInt64(attrs.topology.begin(), static_cast<int64_t>(attrs.topology.size()),
+  const int64_t rest[] = {attrs.scheduler, attrs.plan_row_bytes};
+  return planner::HashInt64(attrs.topology.data(), static_cast<int64_t>(attrs.topology.size()),
                             planner::HashInt64(rest, 2, 0));
 }
 
 // Decodes two lists by partition. There are none where one process has all devices.
 bool DecodeProcesses(const CallAttributes& attrs, CallSite* site) {
-  const auto& processes = attrs.processes;
-  const auto& rails = attrs.rails;
-  if (!processes.has_value() && !rails.has_value()) return true;
-  if (!processes.has_value() || !rails.has_value()) return false;
-  const auto fits = [&](const Ints& list) {
-    return list.size() == site->group_of.size() && std::all_of(list.begin(), list.end(), [](int64_t value) {
-             return value >= 0 && value <= std::numeric_limits<int32_t>::max();
-           });
-  };
-  if (!fits(*processes) || !fits(*rails)) return false;
-  site->process_of.assign(processes->begin(), processes->end());
-  site->rail_of.assign(rails->begin(), rails->end());
+  if (attrs.processes.empty() && attrs.rails.empty()) return true;
+  for (const Ints* list : {&attrs.processes, &attrs.rails}) {
+    const auto fits = [](int64_t value) { return value >= 0 && value <= std::numeric_limits<int32_t>::max(); };
+    if (list->size() != site->group_of.size() || !std::all_of(list->begin(), list->end(), fits)) return false;
+  }
+  site->process_of.assign(attrs.processes.begin(), attrs.processes.end());
+  site->rail_of.assign(attrs.rails.begin(), attrs.rails.end());
   return true;
 }
 
 // Of a topology that cannot be read, which is for planning to report, nothing is known.
-void ReadNics(const Ints& words, CallSite* site) {
+void ReadNics(CallSite* site) {
   planner::Topology topology;
-  if (*planner::ReadTopology(words.begin(), static_cast<int64_t>(words.size()), &topology) != 0) return;
+  const auto words = static_cast<int64_t>(site->topology.size());
+  if (*planner::ReadTopology(site->topology.data(), words, &topology) != 0) return;
   site->nic_bandwidth = topology.fastest_nic();
   site->scale_out_latency_ns = topology.scale_out_latency_ns;
-}
-
-// Copies the attributes that need no check.
-void CopyDescription(const CallAttributes& attrs, CallSite* site) {
-  site->operation = std::string(attrs.operation);
-  site->name = std::string(attrs.name);
-  site->axis = std::string(attrs.axis);
-  site->program = std::string(attrs.program);
-  site->module = std::string(attrs.module);
-  site->shapes = std::string(attrs.shapes);
-  site->platform = std::string(attrs.platform);
-  site->channel = attrs.channel;
-  site->timeout_ms = attrs.timeout_ms;
-  site->topology.assign(attrs.topology.begin(), attrs.topology.end());
-  ReadNics(attrs.topology, site);
-  site->scheduler = attrs.scheduler;
-  site->plan_row_bytes = std::max<int64_t>(0, attrs.row_bytes);
-  site->experts = attrs.experts;
-  site->servers = attrs.servers;
-  site->tokens = attrs.tokens;
-  site->top_k = attrs.top_k;
-  site->settings = SettingsOf(attrs);
 }
 
 }  // namespace
 
 ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttributes& attrs) {
   const Ints& replica_groups = attrs.replica_groups;
-  const auto size = static_cast<size_t>(attrs.group_size);
-  if (size == 0 || attrs.rank_of.size() != size || replica_groups.size() % size != 0) {
+  const auto size = static_cast<size_t>(attrs.group_devices);
+  if (size == 0 || attrs.position_ranks.size() != size || replica_groups.size() % size != 0) {
     return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: replica_groups and group_size disagree"));
   }
-  auto site = std::make_shared<CallSite>();
-  CopyDescription(attrs, site.get());
+  auto site = std::make_shared<CallSite>(static_cast<const CallSite&>(attrs));
+  site->settings = SettingsOf(attrs);
+  ReadNics(site.get());
   site->group_size = static_cast<int32_t>(size);
   site->group_of.assign(replica_groups.size(), -1);
   site->position_of.assign(replica_groups.size(), -1);
@@ -91,7 +69,7 @@ ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttribute
     site->partition_at.push_back(static_cast<int32_t>(partition));
   }
   for (size_t p = 0; p < size; ++p) {
-    const auto rank = static_cast<size_t>(attrs.rank_of[p]);
+    const auto rank = static_cast<size_t>(attrs.position_ranks[p]);
     if (rank >= size || site->position_at[rank] >= 0) {
       return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: rank_of must be a permutation"));
     }
@@ -104,19 +82,45 @@ ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttribute
   return std::shared_ptr<const CallSite>(std::move(site));
 }
 
-std::optional<IntKind> DecodeIntKind(ffi::DataType type) {
+ffi::ErrorOr<planner::Topology> DecodeTopology(const CallAttributes& attrs) {
+  planner::Topology topology;
+  const std::string wrong =
+      planner::ReadTopology(attrs.topology.data(), static_cast<int64_t>(attrs.topology.size()), &topology);
+  if (!wrong.empty()) return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: " + wrong));
+  return topology;
+}
+
+ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::shared_ptr<const CallSite>& site) {
+  const auto topology = DecodeTopology(attrs);
+  if (!topology.has_value()) return ffi::Unexpected(topology.error());
+  if (topology->devices() != site->group_size || attrs.scheduler < 0 || attrs.scheduler >= planner::NumSchedulers()) {
+    return ffi::Unexpected(ffi::Error::InvalidArgument("fastjax: the topology does not fit the group"));
+  }
+  const auto kind = static_cast<planner::Scheduler>(attrs.scheduler);
+  auto cache = PlanCache::Of(attrs.topology, *topology, kind, attrs.plan_row_bytes);
+  const auto told = [site](const char* why) {
+    return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
+  };
+  Planning planning;
+  planning.tables = [cache, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
+    return told(cache->Write(traffic, tables, made));
+  };
+  planning.slices = [cache, told](const int64_t* traffic, const TakeSlices& take, bool* made) {
+    return told(cache->Slice(traffic, take, made));
+  };
+  planning.table_words = planner::TableWords(*topology, kind);
+  return planning;
+}
+
+std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer, int64_t ranks) {
   // In the order of IntKind.
   constexpr ffi::DataType kTypes[] = {ffi::DataType::S8, ffi::DataType::S16, ffi::DataType::S32, ffi::DataType::S64,
                                       ffi::DataType::U8, ffi::DataType::U16, ffi::DataType::U32, ffi::DataType::U64};
-  const auto* const found = std::find(std::begin(kTypes), std::end(kTypes), type);
-  if (found == std::end(kTypes)) return std::nullopt;
-  return static_cast<IntKind>(found - std::begin(kTypes));
-}
-
-std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer) {
-  const auto kind = DecodeIntKind(buffer.element_type());
-  if (!kind.has_value() || buffer.dimensions().size() != 1) return std::nullopt;
-  return IntView{buffer.untyped_data(), buffer.dimensions().front(), *kind};
+  const auto* const found = std::find(std::begin(kTypes), std::end(kTypes), buffer.element_type());
+  const auto dimensions = buffer.dimensions();
+  if (found == std::end(kTypes) || dimensions.size() != (ranks == 0 ? 1 : 2)) return std::nullopt;
+  if (ranks != 0 && dimensions.front() != ranks) return std::nullopt;
+  return IntView{buffer.untyped_data(), dimensions.back(), static_cast<IntKind>(found - std::begin(kTypes))};
 }
 
 kernels::ElementKind DecodeElement(ffi::DataType type) {
@@ -151,9 +155,9 @@ int32_t CheckedPartition(uint32_t value, const CallSite& site) {
   return value < static_cast<uint32_t>(site.partitions()) ? static_cast<int32_t>(value) : -1;
 }
 
-int32_t DecodePartition(const std::optional<ffi::AnyBuffer>& partition, const CallSite& site) {
-  if (!partition.has_value() || !IsPartition(*partition)) return -1;
-  return CheckedPartition(*static_cast<const uint32_t*>(partition->untyped_data()), site);
+int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site) {
+  if (!IsPartition(partition)) return -1;
+  return CheckedPartition(*static_cast<const uint32_t*>(partition.untyped_data()), site);
 }
 
 ffi::Error ToError(const Status& status) {

@@ -11,12 +11,14 @@
 #include <string>
 #include <utility>
 
+#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/int_view.h"
 #include "exchange/status.h"
 #include "handlers/contract.h"
 #include "handlers/handlers.h"
 #include "kernels/copy.h"
+#include "planner/topology.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace fastjax::handlers {
@@ -24,8 +26,20 @@ namespace fastjax::handlers {
 // Returns the devices that take part, from the attributes that every call site has.
 ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttributes& attrs);
 
-std::optional<IntKind> DecodeIntKind(ffi::DataType type);
-std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer);
+// What a call site that plans needs.
+struct Planning {
+  // Either may be called by several threads at once.
+  PlanFunction tables;
+  SliceFunction slices;
+  int64_t table_words = 0;
+};
+
+ffi::ErrorOr<planner::Topology> DecodeTopology(const CallAttributes& attrs);
+ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::shared_ptr<const CallSite>& site);
+
+// Returns the integers of a buffer of one dimension. Where one device has all `ranks`, there is a dimension of them
+// before it, and these are the integers of rank 0, behind which the others' lie.
+std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer, int64_t ranks = 0);
 
 kernels::ElementKind DecodeElement(ffi::DataType type);
 
@@ -36,8 +50,8 @@ int64_t RowBytes(const ffi::AnyBuffer& buffer, size_t leading = 1);
 bool IsPartition(const ffi::AnyBuffer& buffer);
 // The value of that, or -1 when it is not one of this call site's.
 int32_t CheckedPartition(uint32_t value, const CallSite& site);
-// The same of an operand in host memory; -1 also when there is none.
-int32_t DecodePartition(const std::optional<ffi::AnyBuffer>& partition, const CallSite& site);
+// The same of an operand in host memory.
+int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site);
 
 ffi::Error ToError(const Status& status);
 

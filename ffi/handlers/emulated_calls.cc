@@ -1,43 +1,21 @@
 #include "handlers/emulated_calls.h"
 
-#include <mutex>
 #include <string>
 
 #include "backends/gpu/device/driver_library.h"
 #include "handlers/handlers.h"
 #include "runtime/completer.h"
-#include "runtime/process_state.h"
 
 namespace fastjax::handlers {
-namespace {
 
 using gpu::Caller;
 using gpu::Gpu;
 
-// Owns the streams of this process's emulated devices, by device. Each is made when it is first asked for.
-struct EmulatedStreams {
-  std::mutex mutex;
-  std::vector<kernels::Stream> streams;
-};
-
-}  // namespace
-
-Status FindEmulatedCaller(const Gpu& gpu, int32_t ordinal, Caller* caller) {
-  auto& state = ProcessState<EmulatedStreams>();
+Status FindEmulatedCaller(Gpu* gpu, int32_t ordinal, Caller* caller) {
   int devices = 1;
-  gpu.driver().CountDevices(&devices);
+  gpu->driver().CountDevices(&devices);
   caller->device = ordinal % devices;
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  state.streams.resize(static_cast<size_t>(devices));
-  kernels::Stream& stream = state.streams[static_cast<size_t>(caller->device)];
-  if (stream == nullptr) {
-    gpu::DeviceScope scope(gpu);
-    Status status = scope.Choose(caller->device);
-    if (status.ok()) status = gpu.Check(gpu.driver().CreateStream(&stream), caller->device, "make a stream");
-    if (!status.ok()) return status;
-  }
-  caller->stream = stream;
-  return Status::Ok();
+  return gpu->SideStream(caller->device, gpu::Beside::kInPlace, &caller->stream);
 }
 
 void CompleteInOrder(const Gpu& gpu, const Caller& caller, const Status& status, const std::shared_ptr<void>& kept,
@@ -67,7 +45,7 @@ ffi::Future Done(int32_t ordinal, ffi::AnyBuffer rows, ffi::RemainingArgs kept, 
   std::string wrong;
   const std::shared_ptr<Gpu> gpu = gpu::OpenGpu("cpu", &wrong);
   Caller caller;
-  Status status = FindEmulatedCaller(*gpu, ordinal, &caller);
+  Status status = FindEmulatedCaller(gpu.get(), ordinal, &caller);
   if (status.ok()) status = PassRows(gpu.get(), caller, rows, kept, *result);
   auto promise = std::make_shared<ffi::Promise>();
   ffi::Future future(*promise);

@@ -14,16 +14,16 @@
 namespace fastjax::handlers {
 
 // Finds a device and its stream.
-Status FindEmulatedCaller(const gpu::Gpu& gpu, int32_t ordinal, gpu::Caller* caller);
+Status FindEmulatedCaller(gpu::Gpu* gpu, int32_t ordinal, gpu::Caller* caller);
 // Completes `promise` once the stream has executed what is on it now. `kept` lives until then.
 void CompleteInOrder(const gpu::Gpu& gpu, const gpu::Caller& caller, const Status& status,
                      const std::shared_ptr<void>& kept, ffi::Promise* promise);
 
 // Owns what a call needs until its stream has executed it.
-template <typename Call>
+template <typename Site>
 struct EmulatedRun {
   std::vector<std::unique_ptr<std::byte[]>> memory;
-  std::unique_ptr<Call> call;
+  std::unique_ptr<typename Site::Call> call;
   ffi::Promise promise;
 
   std::byte* Allocate(size_t bytes) {
@@ -32,13 +32,13 @@ struct EmulatedRun {
   }
 };
 
-template <typename Call, typename Site, typename Buffers>
+template <typename Site>
 ffi::Future RunEmulated(Site* state, ffi::RunId run, int32_t ordinal, const Buffers& buffers) {
-  auto running = std::make_shared<EmulatedRun<Call>>();
+  auto running = std::make_shared<EmulatedRun<Site>>();
   gpu::Caller caller;
-  Status loaded = FindEmulatedCaller(*state->gpu, ordinal, &caller);
+  Status loaded = FindEmulatedCaller(state->gpu.get(), ordinal, &caller);
   caller.allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
-  running->call = std::make_unique<Call>(state, caller, ordinal);
+  running->call = std::make_unique<typename Site::Call>(state, caller, ordinal);
   if (loaded.ok()) loaded = Guarded([&] { return running->call->Load(buffers); });
   ffi::Future future(running->promise);
   running->call->Start(run.run_id, loaded, [running, run, gpu = state->gpu](const Status& status) {

@@ -3,8 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "handlers/planning.h"
-
 namespace fastjax::handlers {
 
 namespace {
@@ -18,10 +16,10 @@ bool IsWords(const ffi::AnyBuffer& buffer) {
 // Adds indices and factors of an indexed exchange. Its slices are ranges of indices, so operand space has as many rows
 // as there are indices. In reverse, rows are summed, and the result may have a wider type. On GPUs, indices
 // stay on the device. False if shapes do not fit.
-bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* args) {
-  if (!buffers.factors.has_value() || !buffers.indices.has_value() || !IsWords(*buffers.indices)) return false;
-  const ffi::AnyBuffer& indices = *buffers.indices;
-  const ffi::AnyBuffer& given = *buffers.factors;
+bool DecodeIndexed(const Buffers& buffers, bool reverse, ExchangeArgs* args) {
+  const ffi::AnyBuffer& indices = buffers[Operand::kIndices];
+  if (!IsWords(indices)) return false;
+  const ffi::AnyBuffer& given = buffers[Operand::kFactors];
   const int64_t result_bytes = RowBytes(buffers.result);
   const int64_t factors = Count(given);
   if (reverse) {
@@ -44,47 +42,67 @@ bool DecodeIndexed(const ExchangeBuffers& buffers, bool reverse, ExchangeArgs* a
   args->indexed_rows = *rows;
   *rows = Count(indices);
   const auto* const words = static_cast<const int32_t*>(indices.untyped_data());
-  if (!buffers.starts.has_value()) {
+  if (!buffers.Has(Operand::kStarts)) {
     args->indices = words;
     return true;
   }
-  if (!IsWords(*buffers.starts)) return false;
+  const ffi::AnyBuffer& starts = buffers[Operand::kStarts];
+  if (!IsWords(starts)) return false;
   args->device_indices = words;
-  args->device_starts = static_cast<const int32_t*>(buffers.starts->untyped_data());
-  return Count(*buffers.starts) == (reverse ? args->indexed_rows + 1 : 0);
+  args->device_starts = static_cast<const int32_t*>(starts.untyped_data());
+  return Count(starts) == (reverse ? args->indexed_rows + 1 : 0);
 }
 
 }  // namespace
 
-bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args) {
-  const auto in = DecodeInts(buffers.input_offsets);
-  const auto send = DecodeInts(buffers.send_sizes);
-  const auto out = DecodeInts(buffers.output_offsets);
-  const auto recv = DecodeInts(buffers.recv_sizes);
-  const ffi::AnyBuffer& source = buffers.source;
-  const ffi::AnyBuffer& result = buffers.result;
+bool DecodeExchange(const Buffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args) {
+  const int64_t ranks = buffers.Has(Operand::kPartition) ? 0 : site.group_size;
+  const size_t rows_at = ranks == 0 ? 0 : 1;  // the dimension of rows
+  const auto in = DecodeInts(buffers[Operand::kInputOffsets], ranks);
+  const auto send = DecodeInts(buffers[Operand::kSendSizes], ranks);
+  const auto out = DecodeInts(buffers[Operand::kOutputOffsets], ranks);
+  const auto recv = DecodeInts(buffers[Operand::kRecvSizes], ranks);
   if (!in || !send || !out || !recv || in->size != send->size || out->size != send->size || recv->size != send->size ||
-      send->size % site.group_size != 0 || source.dimensions().size() == 0 || result.dimensions().size() == 0 ||
-      (!buffers.indices.has_value() && RowBytes(source) != RowBytes(result)) ||
-      buffers.base.size_bytes() != result.size_bytes()) {
+      send->size % site.group_size != 0) {
     return false;
   }
+  const ffi::AnyBuffer& source = buffers[Operand::kSource];
+  const ffi::AnyBuffer& result = buffers.result;
+  for (const ffi::AnyBuffer* rows : {&source, &result}) {
+    if (rows->dimensions().size() <= rows_at || (ranks != 0 && rows->dimensions().front() != ranks)) return false;
+  }
+  const bool indexed = buffers.Has(Operand::kIndices);
+  args->row_bytes = RowBytes(source, rows_at + 1);
+  if (!indexed && args->row_bytes != RowBytes(result, rows_at + 1)) return false;
+  if (buffers[Operand::kBase].size_bytes() != result.size_bytes()) return false;
   args->source = static_cast<const std::byte*>(source.untyped_data());
-  args->source_rows = source.dimensions().front();
+  args->source_rows = source.dimensions()[rows_at];
   args->destination = static_cast<std::byte*>(result.untyped_data());
-  args->destination_rows = result.dimensions().front();
-  args->row_bytes = RowBytes(source);
+  args->destination_rows = result.dimensions()[rows_at];
   args->element = DecodeElement(source.element_type());
   args->input_offsets = *in;
   args->send_sizes = *send;
   args->output_offsets = *out;
   args->recv_sizes = *recv;
-  if (buffers.table.has_value()) {
-    if (!IsWords(*buffers.table)) return false;
-    args->table = static_cast<const int32_t*>(buffers.table->untyped_data());
-    args->table_words = Count(*buffers.table);
+  if (buffers.Has(Operand::kTable)) {
+    const ffi::AnyBuffer& table = buffers[Operand::kTable];
+    if (!IsWords(table)) return false;
+    args->table = static_cast<const int32_t*>(table.untyped_data());
+    args->table_words = Count(table);
   }
-  return !buffers.indices.has_value() || DecodeIndexed(buffers, reverse, args);
+  return !indexed || DecodeIndexed(buffers, reverse, args);
+}
+
+bool DecodeCounts(const Buffers& buffers, const CallSite& site, int64_t table_words, CountsArgs* args) {
+  const auto sizes = DecodeInts(buffers[Operand::kSendSizes], buffers.Has(Operand::kPartition) ? 0 : site.group_size);
+  const bool plans = table_words > 0;
+  if (!sizes || !IsWords(buffers.result) || (plans && sizes->size % site.group_size != 0)) return false;
+  args->send_sizes = *sizes;
+  args->table_words = static_cast<int32_t*>(buffers.result.untyped_data());
+  const int64_t words = Count(buffers.result);
+  if (plans && words == table_words) return true;
+  args->gathered = args->table_words + table_words;
+  return words == table_words + site.group_size * sizes->size;
 }
 
 ffi::ErrorOr<CallAttributes> DecodeExchangeCall(const ffi::Dictionary& dictionary) {

@@ -1,4 +1,4 @@
-// Declares how the operands of an exchange are decoded, whatever memory they are in.
+// Declares how the operands of exchanges and plans are decoded, whatever memory they are in.
 #ifndef FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 #define FASTJAX_HANDLERS_EXCHANGE_BUFFERS_H_
 
@@ -11,7 +11,10 @@
 namespace fastjax::handlers {
 
 // Fills `args` from shapes and addresses alone, and reads no operand. False if types or shapes do not fit each other.
-bool DecodeExchange(const ExchangeBuffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args);
+// Where one device has all ranks, they are those of rank 0.
+bool DecodeExchange(const Buffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args);
+// Does the same for a plan whose table has so many words, or for sizes that are only gathered (0).
+bool DecodeCounts(const Buffers& buffers, const CallSite& site, int64_t table_words, CountsArgs* args);
 
 // Reads the attributes of a call site that exchanges. An error if operands are named that do not go together.
 ffi::ErrorOr<CallAttributes> DecodeExchangeCall(const ffi::Dictionary& dictionary);

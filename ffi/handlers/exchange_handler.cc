@@ -8,7 +8,6 @@
 #include "handlers/decode.h"
 #include "handlers/emulated_calls.h"
 #include "handlers/exchange_buffers.h"
-#include "handlers/loopback_calls.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/turns.h"
 
@@ -110,17 +109,20 @@ void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_i
 }
 
 // Begins an exchange. `done` is called once, whether it succeeds or fails.
-void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, int64_t run_id, Completion done) {
+void Begin(const Buffers& buffers, ExchangeSite* state, int64_t run_id, Completion done) {
   ExchangeArgs args;
-  const int32_t where = DecodePartition(buffers.partition, *state->site);
+  const int32_t where = DecodePartition(buffers[Operand::kPartition], *state->site);
   if (where < 0) return done(FailsAlone(*state->site, UnexpectedOperands()));
   const bool fits = DecodeExchange(buffers, *state->site, state->reverse, &args);
   // XLA was asked to give result and base one buffer; it is free not to.
-  if (fits && buffers.base.untyped_data() != args.destination) {
-    std::memcpy(args.destination, buffers.base.untyped_data(), buffers.base.size_bytes());
+  const ffi::AnyBuffer& base = buffers[Operand::kBase];
+  if (fits && base.untyped_data() != args.destination) {
+    std::memcpy(args.destination, base.untyped_data(), base.size_bytes());
   }
   const Status refusal = fits ? Status::Ok() : UnexpectedOperands();
-  if (buffers.token.has_value()) return BeginInTurn(*buffers.token, state, run_id, where, args, refusal, done);
+  if (buffers.Has(Operand::kToken)) {
+    return BeginInTurn(buffers[Operand::kToken], state, run_id, where, args, refusal, done);
+  }
   if (!fits) return state->exchange->FailGroup(run_id, where, refusal, std::move(done));
   state->exchange->Start(run_id, where, args, std::move(done));
 }
@@ -128,13 +130,9 @@ void Begin(const ExchangeBuffers& buffers, ExchangeSite* state, int64_t run_id, 
 ffi::Future Execute(ExchangeSite* state, ffi::RunId run, int32_t ordinal, ffi::RemainingArgs args,
                     ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
   state->handed_over.Receive();
-  const auto buffers = TakeExchange(state->operands, args, *result);
+  const auto buffers = state->operands.Take(args, *result);
   if (!buffers.has_value()) return Failed(ToError(UnexpectedOperands()));
-  if (state->emulated != nullptr) {
-    GpuExchangeSite* const site = state->emulated.get();
-    if (!buffers->partition.has_value()) return RunEmulated<LoopbackCall>(site, run, ordinal, *buffers);
-    return RunEmulated<GpuExchangeCall>(site, run, ordinal, *buffers);
-  }
+  if (state->emulated != nullptr) return RunEmulated(state->emulated.get(), run, ordinal, *buffers);
   ffi::Promise promise;
   ffi::Future future(promise);
   Begin(*buffers, state, run.run_id, Completing(std::move(promise)));

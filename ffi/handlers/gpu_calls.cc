@@ -1,12 +1,16 @@
 #include "handlers/gpu_calls.h"
 
+#include <atomic>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backends/gpu_registry.h"
-#include "handlers/planning.h"
+#include "exchange/counts.h"
+#include "handlers/exchange_buffers.h"
 #include "planner/table.h"
+#include "runtime/process_state.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -25,23 +29,53 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
           planner::kEntries * kWord};
 }
 
+// Numbers the calls of this process in which one device has all ranks.
+struct CallsOfAll {
+  std::atomic<int64_t> begun{0};
+};
+
+// Makes a completion that is called `count` times and then calls `done`, with the first failure if there is one.
+Completion WhenAll(int32_t count, Completion done) {
+  struct Waiting {
+    std::mutex mutex;
+    int32_t left;
+    Status status;
+    Completion done;
+  };
+  auto waiting = std::make_shared<Waiting>();
+  waiting->left = count;
+  waiting->done = std::move(done);
+  return [waiting](const Status& status) {
+    {
+      const std::lock_guard<std::mutex> lock(waiting->mutex);
+      if (waiting->status.ok()) waiting->status = status;
+      if (--waiting->left > 0) return;
+    }
+    waiting->done(waiting->status);
+  };
+}
+
+// Returns the integers of a rank, given those of rank 0.
+IntView OfRank(int32_t rank, IntView ints) {
+  ints.data = static_cast<const std::byte*>(ints.data) + rank * ints.size * IntBytes(ints.kind);
+  return ints;
+}
+
 // Finds the site's GPUs, and the backend that moves its rows.
 ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, std::shared_ptr<Backend>* backend) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  const std::string platform(attrs.platform);
-  PlatformBackend platform_backend;
-  Status found;
-  if (attrs.operands.Has(Operand::kPartition)) {
-    found = FindGpuBackend(platform, **site, &platform_backend);
-  } else {
-    const auto topology = DecodeTopology(attrs);
-    if (!topology.has_value()) return topology.error();
-    found = FindLoopbackBackend(platform, **site, topology->devices_per_server, &platform_backend);
-  }
-  if (!found.ok()) return ToError(found);
   state->operands = attrs.operands;
   state->site = *site;
+  int32_t played = 0;
+  if (state->plays_all()) {
+    const auto topology = DecodeTopology(attrs);
+    if (!topology.has_value()) return topology.error();
+    played = topology->devices_per_server;
+  }
+  PlatformBackend platform_backend;
+  const Status found = FindGpuBackend(attrs.platform, **site, played, &platform_backend);
+  if (!found.ok()) return ToError(found);
   state->gpu = std::move(platform_backend.gpu);
   *backend = std::move(platform_backend.backend);
   return ffi::Error::Success();
@@ -66,7 +100,7 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
-  if (attrs.operands.Has(Operand::kPartition)) {
+  if (!state->plays_all()) {
     state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
   } else if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
     return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
@@ -77,59 +111,64 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   return ffi::Error::Success();
 }
 
-bool PartitionLookup::Take(const ffi::AnyBuffer& partition) {
+bool GpuCall::TakePartition(const Buffers& buffers) {
+  if (site_.plays_all()) return true;
+  const ffi::AnyBuffer& partition = buffers[Operand::kPartition];
   if (!IsPartition(partition)) return false;
   there_ = partition.untyped_data();
   here_ = static_cast<const uint32_t*>(there_);
+  fetch_.Add(&here_, sizeof(*here_));
   return true;
 }
 
-bool PartitionLookup::Read() {
-  partition_ = CheckedPartition(*here_, *state_.site);
-  if (partition_ >= 0) state_.partitions.Remember(ordinal_, partition_);
-  return partition_ >= 0;
+Status GpuCall::FetchAll() {
+  Status status = fetch_.Run(caller_);
+  if (!status.ok() || site_.plays_all()) return status;
+  partition_ = CheckedPartition(*here_, *site_.site);
+  if (partition_ < 0) return UnexpectedOperands();
+  site_.partitions.Remember(ordinal_, partition_);
+  return status;
 }
 
-int32_t PartitionLookup::Find(const Caller& caller) {
-  if (partition_ < 0) partition_ = state_.partitions.Recall(ordinal_);
-  if (partition_ < 0 && there_ != nullptr) partition_ = ReadAlone(caller);
+// After a failure: from what is remembered, or else by a blocking copy. -1: it cannot be found.
+int32_t GpuCall::FindPartition() {
+  if (partition_ < 0) partition_ = site_.partitions.Recall(ordinal_);
+  if (partition_ < 0 && there_ != nullptr) partition_ = ReadPartition();
   return partition_;
 }
 
 // Copies into memory of the calling thread, which is slow but works where there is no pinned memory.
-int32_t PartitionLookup::ReadAlone(const Caller& caller) const {
+int32_t GpuCall::ReadPartition() const {
   uint32_t value = 0;
-  const kernels::Driver& driver = state_.gpu->driver();
-  gpu::DeviceScope scope(*state_.gpu);
-  if (!scope.Choose(caller.device).ok()) return -1;
-  const int copied = driver.Copy(&value, there_, sizeof(value), caller.stream);
-  if (driver.SynchronizeStream(caller.stream) != 0 || copied != 0) return -1;
-  return CheckedPartition(value, *state_.site);
+  const kernels::Driver& driver = site_.gpu->driver();
+  gpu::DeviceScope scope(*site_.gpu);
+  if (!scope.Choose(caller_.device).ok()) return -1;
+  const int copied = driver.Copy(&value, there_, sizeof(value), caller_.stream);
+  if (driver.SynchronizeStream(caller_.stream) != 0 || copied != 0) return -1;
+  return CheckedPartition(value, *site_.site);
 }
 
-Status GpuExchangeCall::Load(const ExchangeBuffers& buffers) {
+Status GpuExchangeCall::Load(const Buffers& buffers) {
   const CallSite& site = *state_.site;
-  if (!buffers.partition.has_value() || !lookup_.Take(*buffers.partition)) return UnexpectedOperands();
+  if (!TakePartition(buffers)) return UnexpectedOperands();
   if (!DecodeExchange(buffers, site, state_.reverse, &args_)) return UnexpectedOperands();
-  if (buffers.indices.has_value() && !buffers.starts.has_value()) return UnexpectedOperands();
-  fetch_.Add(lookup_.where(), sizeof(uint32_t));
-  fetch_.Add(&args_.input_offsets.data, BytesOf(buffers.input_offsets));
-  fetch_.Add(&args_.send_sizes.data, BytesOf(buffers.send_sizes));
-  fetch_.Add(&args_.output_offsets.data, BytesOf(buffers.output_offsets));
-  fetch_.Add(&args_.recv_sizes.data, BytesOf(buffers.recv_sizes));
+  if (buffers.Has(Operand::kIndices) && !buffers.Has(Operand::kStarts)) return UnexpectedOperands();
+  fetch_.Add(&args_.input_offsets.data, BytesOf(buffers[Operand::kInputOffsets]));
+  fetch_.Add(&args_.send_sizes.data, BytesOf(buffers[Operand::kSendSizes]));
+  fetch_.Add(&args_.output_offsets.data, BytesOf(buffers[Operand::kOutputOffsets]));
+  fetch_.Add(&args_.recv_sizes.data, BytesOf(buffers[Operand::kRecvSizes]));
   if (args_.table != nullptr) {
     fetch_.AddTable(&args_.table, static_cast<size_t>(args_.table_words) * sizeof(*args_.table), ShapeOfTable(site));
   }
-  if (Status status = fetch_.Run(caller_); !status.ok()) return status;
-  if (!lookup_.Read()) return UnexpectedOperands();
+  if (Status status = FetchAll(); !status.ok()) return status;
   args_.context = &caller_;
   if (state_.started) return GoBeside(buffers);
-  return CopyBase(*state_.gpu, caller_, buffers.base, args_.destination);
+  return CopyBase(*state_.gpu, caller_, buffers[Operand::kBase], args_.destination);
 }
 
 // The operands are there, since XLA's stream has been waited for. XLA keeps rows and factors until the exchange is
 // done. Lists of indices may be temporary arrays of the program, which it does not know to be in use.
-Status GpuExchangeCall::GoBeside(const ExchangeBuffers& buffers) {
+Status GpuExchangeCall::GoBeside(const Buffers& buffers) {
   gpu::Gpu& gpu = *state_.gpu;
   kernels::Stream stream = nullptr;
   Status status = gpu.SideStream(caller_.device, gpu::Beside::kExchanges, &stream);
@@ -138,7 +177,7 @@ Status GpuExchangeCall::GoBeside(const ExchangeBuffers& buffers) {
   beside_ = {stream, caller_.device, [this](size_t bytes) { return memory_->Allocate(bytes); }, true};
   args_.context = &beside_;
   if (buffers.result.size_bytes() > 0) rows_ = args_.destination;
-  flight_.reads = {buffers.source.size_bytes() > 0 ? args_.source : nullptr, args_.factors};
+  flight_.reads = {BytesOf(buffers[Operand::kSource]) > 0 ? args_.source : nullptr, args_.factors};
   const auto keep = [&](const int32_t** list, size_t bytes) {
     if (!status.ok() || bytes == 0) return;
     std::byte* const own = memory_->Allocate(bytes);
@@ -147,9 +186,9 @@ Status GpuExchangeCall::GoBeside(const ExchangeBuffers& buffers) {
                             : gpu.Check(gpu.driver().Copy(own, *list, bytes, stream), caller_.device, "copy indices");
     *list = reinterpret_cast<const int32_t*>(own);
   };
-  if (buffers.indices.has_value()) keep(&args_.device_indices, BytesOf(*buffers.indices));
-  if (buffers.starts.has_value()) keep(&args_.device_starts, BytesOf(*buffers.starts));
-  return status.ok() ? CopyBase(gpu, beside_, buffers.base, args_.destination) : status;
+  if (buffers.Has(Operand::kIndices)) keep(&args_.device_indices, BytesOf(buffers[Operand::kIndices]));
+  if (buffers.Has(Operand::kStarts)) keep(&args_.device_starts, BytesOf(buffers[Operand::kStarts]));
+  return status.ok() ? CopyBase(gpu, beside_, buffers[Operand::kBase], args_.destination) : status;
 }
 
 void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion done) {
@@ -160,13 +199,29 @@ void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion don
       if (!status.ok()) state_.gpu->driver().SynchronizeStream(beside_.stream);
       done(status.ok() ? state_.gpu->AddFlight(caller_.device, rows_, flight_) : status);
     };
-    return state_.exchange->Start(run_id, lookup_.partition(), args_, put);
+    return StartRanks(run_id, put);
   }
-  if (loaded.ok()) return state_.exchange->Start(run_id, lookup_.partition(), args_, std::move(done));
+  if (loaded.ok()) return StartRanks(run_id, std::move(done));
   if (memory_.has_value()) state_.gpu->driver().SynchronizeStream(beside_.stream);
-  const int32_t partition = lookup_.Find(caller_);
-  if (partition < 0) return done(FailsAlone(*state_.site, loaded));
-  state_.exchange->FailGroup(run_id, partition, loaded, std::move(done));
+  Fail(state_.exchange.get(), run_id, loaded, std::move(done));
+}
+
+void GpuExchangeCall::StartRanks(int64_t run_id, Completion done) {
+  if (!state_.plays_all()) return state_.exchange->Start(run_id, partition(), args_, std::move(done));
+  const int64_t call = ProcessState<CallsOfAll>().begun.fetch_add(1);
+  const int32_t ranks = state_.site->group_size;
+  const Completion all = WhenAll(ranks, std::move(done));
+  for (int32_t rank = 0; rank < ranks; ++rank) state_.exchange->Start(call, rank, ArgsOf(rank), all);
+}
+
+ExchangeArgs GpuExchangeCall::ArgsOf(int32_t rank) const {
+  ExchangeArgs args = args_;
+  args.source += rank * args.source_rows * args.row_bytes;
+  args.destination += rank * args.destination_rows * args.row_bytes;
+  for (IntView* view : {&args.input_offsets, &args.send_sizes, &args.output_offsets, &args.recv_sizes}) {
+    *view = OfRank(rank, *view);
+  }
+  return args;
 }
 
 Status CopyBase(const Gpu& gpu, const Caller& caller, const ffi::AnyBuffer& base, std::byte* result) {
@@ -196,43 +251,49 @@ Status PassRows(Gpu* gpu, const Caller& caller, const ffi::AnyBuffer& rows, cons
   return CopyBase(*gpu, caller, rows, static_cast<std::byte*>(result.untyped_data()));
 }
 
-Status CopyTable(const Gpu& gpu, const Caller& caller, const CallSite& site, const int32_t* words, int32_t* table) {
-  const int64_t used = WordsBeforeEntries(site) + int64_t{planner::kEntryWords} * words[planner::kEntries];
-  gpu::DeviceScope scope(gpu);
-  if (Status status = scope.Choose(caller.device); !status.ok()) return status;
-  return gpu.Check(gpu.driver().Copy(table, words, static_cast<size_t>(used) * sizeof(*words), caller.stream),
-                   caller.device, "copy a stage table");
-}
-
-Status GpuPlanCall::Load(const PlanBuffers& buffers) {
-  const CallSite& site = *state_.site;
-  auto sizes = DecodeInts(buffers.send_sizes);
-  if (!buffers.partition.has_value() || !lookup_.Take(*buffers.partition)) return UnexpectedOperands();
-  if (!sizes.has_value() || sizes->size % site.group_size != 0 ||
-      static_cast<int64_t>(buffers.table.element_count()) != state_.table_words) {
-    return UnexpectedOperands();
-  }
+Status GpuPlanCall::Load(const Buffers& buffers) {
+  if (!TakePartition(buffers)) return UnexpectedOperands();
+  if (!DecodeCounts(buffers, *state_.site, state_.table_words, &args_)) return UnexpectedOperands();
+  if (args_.gathered != nullptr) return UnexpectedOperands();
+  table_ = args_.table_words;
+  args_.taker = this;
   std::byte* room = nullptr;
-  fetch_.Add(lookup_.where(), sizeof(uint32_t));
-  fetch_.Add(&sizes->data, BytesOf(buffers.send_sizes));
+  fetch_.Add(&args_.send_sizes.data, BytesOf(buffers[Operand::kSendSizes]));
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));
-  if (Status status = fetch_.Run(caller_); !status.ok()) return status;
-  if (!lookup_.Read()) return UnexpectedOperands();
-  table_ = static_cast<int32_t*>(buffers.table.untyped_data());
-  args_ = {*sizes, reinterpret_cast<int32_t*>(room), this};
-  return Status::Ok();
+  Status status = FetchAll();
+  args_.table_words = reinterpret_cast<int32_t*>(room);
+  return status;
 }
 
 void GpuPlanCall::Start(int64_t run_id, const Status& loaded, Completion done) {
-  if (loaded.ok()) return state_.counts->Start(run_id, lookup_.partition(), args_, std::move(done));
-  const int32_t partition = lookup_.Find(caller_);
-  if (partition < 0) return done(FailsAlone(*state_.site, loaded));
-  state_.counts->FailGroup(run_id, partition, loaded, std::move(done));
+  if (!loaded.ok()) return Fail(state_.counts.get(), run_id, loaded, std::move(done));
+  if (state_.plays_all()) return done(Guarded([this] { return PlanForAll(); }));
+  state_.counts->Start(run_id, partition(), args_, std::move(done));
 }
 
+Status GpuPlanCall::PlanForAll() {
+  std::vector<CountsArgs> args(static_cast<size_t>(state_.site->group_size));
+  for (size_t rank = 0; rank < args.size(); ++rank) {
+    args[rank].send_sizes = OfRank(static_cast<int32_t>(rank), args_.send_sizes);
+  }
+  std::vector<int64_t> traffic;
+  std::vector<int64_t> scratch;
+  if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
+  bool made = false;
+  Status status = state_.plan(traffic.data(), {{state_.rank, args_.table_words}}, &made);
+  return status.ok() ? TakeTable() : status;
+}
+
+// From any thread.
 Status GpuPlanCall::TakeTable() {
   fetch_.UsedByStream();
-  return CopyTable(*state_.gpu, caller_, *state_.site, args_.table_words, table_);
+  const int32_t* const words = args_.table_words;
+  const int64_t used = WordsBeforeEntries(*state_.site) + int64_t{planner::kEntryWords} * words[planner::kEntries];
+  const Gpu& gpu = *state_.gpu;
+  gpu::DeviceScope scope(gpu);
+  if (Status status = scope.Choose(caller_.device); !status.ok()) return status;
+  return gpu.Check(gpu.driver().Copy(table_, words, static_cast<size_t>(used) * sizeof(*words), caller_.stream),
+                   caller_.device, "copy a stage table");
 }
 
 }  // namespace fastjax::handlers

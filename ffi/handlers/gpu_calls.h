@@ -15,7 +15,6 @@
 #include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
 #include "handlers/decode.h"
-#include "handlers/exchange_buffers.h"
 #include "handlers/operands.h"
 
 namespace fastjax::handlers {
@@ -46,6 +45,9 @@ class Partitions {
 // The state that all call sites of GPU programs have. Each kind of handler has its own type, since XLA numbers types
 // itself, and the plugin of a GPU contains another XLA.
 struct GpuSite {
+  // Whether one device executes all ranks: then arrays have a leading dimension of ranks.
+  bool plays_all() const { return !operands.Has(Operand::kPartition); }
+
   HandedOver handed_over;
   OperandList operands;
   std::shared_ptr<const CallSite> site;
@@ -53,20 +55,27 @@ struct GpuSite {
   Partitions partitions;
 };
 
+class GpuExchangeCall;
+class GpuPlanCall;
+
 struct GpuExchangeSite : GpuSite {
+  using Call = GpuExchangeCall;
+
   bool reverse = false;
   bool started = false;  // it goes on beside what follows, until a done of its result
   std::shared_ptr<fastjax::Exchange> exchange;
 };
 
 struct GpuPlanSite : GpuSite {
+  using Call = GpuPlanCall;
+
   std::shared_ptr<Counts> counts;  // where each rank has its device
   PlanFunction plan;               // where one device has all ranks,
   int32_t rank = 0;                // and the table of this one is wanted
   int64_t table_words = 0;
 };
 
-// Opens a call site. Without an operand `partition`, one device has all ranks of the topology.
+// Opens a call site.
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state);
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state);
 
@@ -79,58 +88,62 @@ Status FindDevice(const gpu::Gpu& gpu, int32_t ordinal, int32_t* device);
 Status PassRows(gpu::Gpu* gpu, const gpu::Caller& caller, const ffi::AnyBuffer& rows, const ffi::RemainingArgs& kept,
                 const ffi::AnyBuffer& result);
 
-// Puts a copy of a table, from pinned memory, on the caller's stream. From any thread.
-Status CopyTable(const gpu::Gpu& gpu, const gpu::Caller& caller, const CallSite& site, const int32_t* words,
-                 int32_t* table);
-
 // One call of one device. Load waits for what the host must read from the device; Start ends with a completion, until
-// which the object must live. A failure before Start is told to the devices of the group.
-
-// Finds which partition, and so which position of its group, a device is.
-class PartitionLookup {
+// which the object must live. If there is one device for all ranks, these meet each other only: other devices may
+// execute the same call site in the same run.
+class GpuCall {
  public:
-  PartitionLookup(GpuSite* state, int32_t ordinal) : state_(*state), ordinal_(ordinal) {}
+  GpuCall(GpuSite* site, gpu::Caller caller, int32_t ordinal)
+      : caller_(std::move(caller)), fetch_(site->gpu.get()), site_(*site), ordinal_(ordinal) {}
+  const gpu::Caller& caller() const { return caller_; }
 
-  // False if the operand is no partition id.
-  bool Take(const ffi::AnyBuffer& partition);
-  // Adds what is to be read from the device.
-  const uint32_t** where() { return &here_; }
-  // To be called when that has been read. False if it is no partition of the call site.
-  bool Read();
+ protected:
+  // Adds the device's number in the program, if there is one, to what is fetched. False if the operand is none.
+  bool TakePartition(const Buffers& buffers);
+  // Waits until all is here.
+  Status FetchAll();
   int32_t partition() const { return partition_; }
-  // Returns the partition after a failure: from what is remembered, or else by a blocking copy. -1: it cannot be found.
-  int32_t Find(const gpu::Caller& caller);
+  // Tells a failure before Start to the devices of the group.
+  template <typename Args>
+  void Fail(Operation<Args>* group, int64_t run_id, const Status& why, Completion done) {
+    if (site_.plays_all()) return done({why.code, site_.site->Prefix() + why.message});
+    const int32_t partition = FindPartition();
+    if (partition < 0) return done(FailsAlone(*site_.site, why));
+    group->FailGroup(run_id, partition, why, std::move(done));
+  }
+
+  const gpu::Caller caller_;  // XLA's stream
+  gpu::Fetch fetch_;
 
  private:
-  int32_t ReadAlone(const gpu::Caller& caller) const;
+  int32_t FindPartition();
+  int32_t ReadPartition() const;
 
-  GpuSite& state_;
+  GpuSite& site_;
   const int32_t ordinal_;
-  const void* there_ = nullptr;  // on the device
+  const void* there_ = nullptr;  // the number, on the device
   const uint32_t* here_ = nullptr;
   int32_t partition_ = -1;
 };
 
 // One device's exchange.
-class GpuExchangeCall {
+class GpuExchangeCall final : public GpuCall {
  public:
   GpuExchangeCall(GpuExchangeSite* state, gpu::Caller caller, int32_t ordinal)
-      : state_(*state), caller_(std::move(caller)), lookup_(state, ordinal), fetch_(state->gpu.get()) {}
+      : GpuCall(state, std::move(caller), ordinal), state_(*state) {}
 
   // Waits for offsets and sizes, and so for all that is before the exchange on XLA's stream.
-  Status Load(const ExchangeBuffers& buffers);
+  Status Load(const Buffers& buffers);
   // `loaded`: the status of Load, or of what came before it.
   void Start(int64_t run_id, const Status& loaded, Completion done);
-  const gpu::Caller& caller() const { return caller_; }
 
  private:
-  Status GoBeside(const ExchangeBuffers& buffers);
+  Status GoBeside(const Buffers& buffers);
+  void StartRanks(int64_t run_id, Completion done);
+  ExchangeArgs ArgsOf(int32_t rank) const;
 
-  GpuExchangeSite& state_;
-  const gpu::Caller caller_;  // XLA's stream
-  PartitionLookup lookup_;
-  gpu::Fetch fetch_;
-  ExchangeArgs args_;
+  const GpuExchangeSite& state_;
+  ExchangeArgs args_;  // where one device has all ranks, of rank 0; those of the others lie behind them
   // Of an exchange that is started.
   std::optional<gpu::CallMemory> memory_;
   gpu::Caller beside_;
@@ -139,24 +152,21 @@ class GpuExchangeCall {
 };
 
 // One device's planning.
-class GpuPlanCall final : TableTaker {
+class GpuPlanCall final : public GpuCall, TableTaker {
  public:
   GpuPlanCall(GpuPlanSite* state, gpu::Caller caller, int32_t ordinal)
-      : state_(*state), caller_(std::move(caller)), lookup_(state, ordinal), fetch_(state->gpu.get()) {}
+      : GpuCall(state, std::move(caller), ordinal), state_(*state) {}
 
   // Waits for the sizes.
-  Status Load(const PlanBuffers& buffers);
+  Status Load(const Buffers& buffers);
   void Start(int64_t run_id, const Status& loaded, Completion done);
-  const gpu::Caller& caller() const { return caller_; }
 
  private:
-  // Puts the copy of the table to the device on the caller's stream.
+  Status PlanForAll();
+  // Puts a copy of the table, of which pinned memory has the words, on the caller's stream.
   Status TakeTable() override;
 
-  GpuPlanSite& state_;
-  const gpu::Caller caller_;
-  PartitionLookup lookup_;
-  gpu::Fetch fetch_;
+  const GpuPlanSite& state_;
   CountsArgs args_;
   int32_t* table_ = nullptr;
 };

@@ -9,7 +9,6 @@
 #include "backends/gpu/device/driver_library.h"
 #include "handlers/exchange_buffers.h"
 #include "handlers/gpu_calls.h"
-#include "handlers/loopback_calls.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -80,35 +79,22 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
   return MakeSite<PlanSite>(DecodeAttributes(GetContract().plan, attrs), OpenGpuPlan);
 }
 
-template <typename Call, typename Site, typename Buffers>
-ffi::Error Run(Site* state, ffi::RunId run, DeviceContext* context, const Buffers& buffers) {
+template <typename Site>
+ffi::Error Execute(Site* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
+                   ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
   state->handed_over.Receive();
+  const auto buffers = state->operands.Take(args, *result);
+  if (!buffers.has_value()) return ToError(UnexpectedOperands());
   int32_t device = 0;
-  Status status = FindDevice(*state->gpu, context->ordinal, &device);
+  Status status = FindDevice(*state->gpu, context.ordinal, &device);
   // Made before any object that calls the driver, and destroyed after all of them.
   gpu::DeviceScope scope(*state->gpu);
   if (status.ok()) status = scope.Choose(device);
-  Call call(state, CallerOf(context, device), context->ordinal);
-  if (status.ok()) status = Guarded([&] { return call.Load(buffers); });
+  typename Site::Call call(state, CallerOf(&context, device), context.ordinal);
+  if (status.ok()) status = Guarded([&] { return call.Load(*buffers); });
   status = Wait([&](const Completion& done) { call.Start(run.run_id, status, done); });
   if (!status.ok()) state->gpu->DropFlights(device, run.run_id);
   return ToError(status);
-}
-
-ffi::Error ExecuteExchange(ExchangeSite* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
-                           ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
-  const auto buffers = TakeExchange(state->operands, args, *result);
-  if (!buffers.has_value()) return ToError(UnexpectedOperands());
-  if (!buffers->partition.has_value()) return Run<LoopbackCall>(state, run, &context, *buffers);
-  return Run<GpuExchangeCall>(state, run, &context, *buffers);
-}
-
-ffi::Error ExecutePlan(PlanSite* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
-                       ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
-  const auto buffers = TakePlan(state->operands, args, *result);
-  if (!buffers.has_value()) return ToError(UnexpectedOperands());
-  if (!buffers->partition.has_value()) return Run<LoopbackPlanCall>(state, run, &context, *buffers);
-  return Run<GpuPlanCall>(state, run, &context, *buffers);
 }
 
 constexpr char kCuda[] = "cuda";
@@ -149,8 +135,8 @@ auto BindExecute() {
 
 XLA_FFI_DEFINE_HANDLER(kInstantiateExchange, InstantiateExchange, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiatePlan, InstantiatePlan, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kExecuteExchange, ExecuteExchange, BindExecute<ExchangeSite>());
-XLA_FFI_DEFINE_HANDLER(kExecutePlan, ExecutePlan, BindExecute<PlanSite>());
+XLA_FFI_DEFINE_HANDLER(kExecuteExchange, Execute<ExchangeSite>, BindExecute<ExchangeSite>());
+XLA_FFI_DEFINE_HANDLER(kExecutePlan, Execute<PlanSite>, BindExecute<PlanSite>());
 
 XLA_FFI_DEFINE_HANDLER(kCudaDone, Done<kCuda>, BindDone());
 XLA_FFI_DEFINE_HANDLER(kRocmDone, Done<kRocm>, BindDone());

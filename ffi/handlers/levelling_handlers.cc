@@ -57,8 +57,9 @@ ffi::ErrorOr<std::unique_ptr<LevellingSite>> Instantiate(const CustomCall& call,
   });
 }
 
-// Of the call site, for as many experts; none where devices cannot have equally many.
-std::optional<LevellingShape> ShapeFor(const LevellingSite& site, int64_t experts) {
+// Of the call site, for as many experts as the last dimension has; none where devices cannot have equally many.
+std::optional<LevellingShape> ShapeFor(const LevellingSite& site, const ffi::AnyBuffer& buffer) {
+  const int64_t experts = buffer.dimensions().size() == 0 ? 0 : buffer.dimensions().back();
   const int64_t ranks = int64_t{site.shape.servers} * site.shape.devices;
   if (experts <= 0 || experts > kMost || experts % ranks != 0) return std::nullopt;
   LevellingShape shape = site.shape;
@@ -76,16 +77,16 @@ struct Arrays {
 };
 
 // None where the buffer has other integers than int32, or its last dimensions are others.
-std::optional<Arrays> TakeArrays(const std::optional<ffi::AnyBuffer>& buffer, const std::vector<size_t>& shape) {
-  if (!buffer.has_value() || buffer->element_type() != ffi::DataType::S32) return std::nullopt;
-  const auto dims = buffer->dimensions();
+std::optional<Arrays> TakeArrays(const ffi::AnyBuffer& buffer, const std::vector<size_t>& shape) {
+  if (buffer.element_type() != ffi::DataType::S32) return std::nullopt;
+  const auto dims = buffer.dimensions();
   if (dims.size() < shape.size()) return std::nullopt;
   size_t length = 1;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (static_cast<size_t>(dims[dims.size() - shape.size() + i]) != shape[i]) return std::nullopt;
     length *= shape[i];
   }
-  return Arrays{static_cast<int32_t*>(buffer->untyped_data()), length, buffer->element_count() / length};
+  return Arrays{static_cast<int32_t*>(buffer.untyped_data()), length, buffer.element_count() / length};
 }
 
 // Rows must not be negative, and fit int32 together. `of` says what the rows at a place are of.
@@ -115,15 +116,14 @@ std::string Name(const char* of_row, size_t row, const char* of_column, size_t c
 ffi::Error ExecuteLevel(LevellingSite* site, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> result,
                         ffi::Dictionary /*attrs*/) {
   site->handed_over.Receive();
-  const auto buffer = site->operands.Find(Operand::kRows, operands);
-  if (!buffer.has_value() || !site->operands.Fits(operands) || buffer->dimensions().size() == 0) {
-    return ToError(UnexpectedOperands());
-  }
-  const auto shape = ShapeFor(*site, buffer->dimensions().back());
+  const auto buffers = site->operands.Take(operands, *result);
+  if (!buffers.has_value()) return ToError(UnexpectedOperands());
+  const ffi::AnyBuffer& given = (*buffers)[Operand::kRows];
+  const auto shape = ShapeFor(*site, given);
   if (!shape.has_value()) return ToError(UnexpectedOperands());
   const auto experts = static_cast<size_t>(shape->experts());
   const size_t slots = static_cast<size_t>(shape->ranks()) * shape->copies;
-  const auto rows = TakeArrays(buffer, {experts});
+  const auto rows = TakeArrays(given, {experts});
   const auto out = TakeArrays(*result, {2 * slots + experts});
   if (!rows.has_value() || !out.has_value() || out->count != rows->count) return ToError(UnexpectedOperands());
   // Devices come at once, so the call site cannot keep it for all of them.
@@ -139,19 +139,17 @@ ffi::Error ExecuteLevel(LevellingSite* site, ffi::RemainingArgs operands, ffi::R
 ffi::Error ExecuteDeal(LevellingSite* site, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> result,
                        ffi::Dictionary /*attrs*/) {
   site->handed_over.Receive();
-  const auto find = [&](Operand operand) { return site->operands.Find(operand, operands); };
-  const auto buffer = find(Operand::kCounts);
-  if (!buffer.has_value() || !site->operands.Fits(operands) || buffer->dimensions().size() == 0) {
-    return ToError(UnexpectedOperands());
-  }
-  const auto shape = ShapeFor(*site, buffer->dimensions().back());
+  const auto buffers = site->operands.Take(operands, *result);
+  if (!buffers.has_value()) return ToError(UnexpectedOperands());
+  const ffi::AnyBuffer& given = (*buffers)[Operand::kCounts];
+  const auto shape = ShapeFor(*site, given);
   if (!shape.has_value()) return ToError(UnexpectedOperands());
   const auto ranks = static_cast<size_t>(shape->ranks());
   const auto experts = static_cast<size_t>(shape->experts());
   const auto groups = static_cast<size_t>(shape->groups());
-  const auto counts = TakeArrays(buffer, {ranks, experts});
-  const auto slots = TakeArrays(find(Operand::kSlots), {ranks, static_cast<size_t>(shape->copies)});
-  const auto rows = TakeArrays(find(Operand::kRows), {ranks, groups});
+  const auto counts = TakeArrays(given, {ranks, experts});
+  const auto slots = TakeArrays((*buffers)[Operand::kSlots], {ranks, static_cast<size_t>(shape->copies)});
+  const auto rows = TakeArrays((*buffers)[Operand::kRows], {ranks, groups});
   const auto out = TakeArrays(*result, {2 * ranks * ranks * groups});
   if (!counts.has_value() || !slots.has_value() || !rows.has_value() || !out.has_value() ||
       slots->count != counts->count || rows->count != counts->count || out->count != counts->count) {

@@ -31,46 +31,16 @@ ffi::ErrorOr<OperandList> OperandList::Read(const char* target, const std::vecto
   return list;
 }
 
-std::optional<ffi::AnyBuffer> OperandList::Find(Operand operand, const ffi::RemainingArgs& args) const {
-  const int place = places_[static_cast<size_t>(operand)];
-  if (place < 0 || place >= static_cast<int>(args.size())) return std::nullopt;
-  const auto found = args.get<ffi::AnyBuffer>(static_cast<size_t>(place));
-  if (!found.has_value()) return std::nullopt;
-  return *found;
-}
-
-std::optional<ExchangeBuffers> TakeExchange(const OperandList& operands, const ffi::RemainingArgs& args,
-                                            const ffi::AnyBuffer& result) {
-  if (!operands.Fits(args)) return std::nullopt;
-  const auto find = [&](Operand operand) { return operands.Find(operand, args); };
-  const auto source = find(Operand::kSource);
-  const auto base = find(Operand::kBase);
-  const auto input_offsets = find(Operand::kInputOffsets);
-  const auto send_sizes = find(Operand::kSendSizes);
-  const auto output_offsets = find(Operand::kOutputOffsets);
-  const auto recv_sizes = find(Operand::kRecvSizes);
-  if (!source || !base || !input_offsets || !send_sizes || !output_offsets || !recv_sizes) return std::nullopt;
-  return ExchangeBuffers{result,
-                         *source,
-                         *base,
-                         *input_offsets,
-                         *send_sizes,
-                         *output_offsets,
-                         *recv_sizes,
-                         find(Operand::kPartition),
-                         find(Operand::kTable),
-                         find(Operand::kIndices),
-                         find(Operand::kFactors),
-                         find(Operand::kStarts),
-                         find(Operand::kToken)};
-}
-
-std::optional<PlanBuffers> TakePlan(const OperandList& operands, const ffi::RemainingArgs& args,
-                                    const ffi::AnyBuffer& result) {
-  if (!operands.Fits(args) || result.element_type() != ffi::DataType::S32) return std::nullopt;
-  const auto send_sizes = operands.Find(Operand::kSendSizes, args);
-  if (!send_sizes) return std::nullopt;
-  return PlanBuffers{result, *send_sizes, operands.Find(Operand::kPartition, args)};
+std::optional<Buffers> OperandList::Take(const ffi::RemainingArgs& args, const ffi::AnyBuffer& result) const {
+  if (static_cast<int>(args.size()) != count_) return std::nullopt;
+  Buffers buffers{{}, result};
+  for (size_t operand = 0; operand < places_.size(); ++operand) {
+    if (places_[operand] < 0) continue;
+    const auto found = args.get<ffi::AnyBuffer>(static_cast<size_t>(places_[operand]));
+    if (!found.has_value()) return std::nullopt;
+    buffers.operands[operand] = *found;
+  }
+  return buffers;
 }
 
 }  // namespace fastjax::handlers

@@ -23,12 +23,12 @@ enum class Operand : uint8_t {
   kSendSizes,
   kOutputOffsets,
   kRecvSizes,
-  kTable,
-  kIndices,
-  kFactors,
-  kStarts,
-  kToken,
-  kPartition,
+  kTable,      // lacking where the exchange plans itself
+  kIndices,    // of rows, where the exchange is indexed
+  kFactors,    // and of those that are summed, or of length 0
+  kStarts,     // in reverse on GPUs, of each row's entries in the indices
+  kToken,      // of a start
+  kPartition,  // lacking where one device executes all ranks
   kCounts,
   kSlots,
   kRows,
@@ -42,6 +42,16 @@ struct OperandRule {
   bool needed = true;
 };
 
+// The buffers of one call: its operands, by what they are, and its result.
+struct Buffers {
+  std::array<std::optional<ffi::AnyBuffer>, static_cast<size_t>(Operand::kCount)> operands;
+  ffi::AnyBuffer result;
+
+  bool Has(Operand operand) const { return operands[static_cast<size_t>(operand)].has_value(); }
+  // The call has it.
+  const ffi::AnyBuffer& operator[](Operand operand) const { return *operands[static_cast<size_t>(operand)]; }
+};
+
 // The operands of one call site.
 class OperandList {
  public:
@@ -51,45 +61,13 @@ class OperandList {
                                         std::string_view names);
 
   bool Has(Operand operand) const { return places_[static_cast<size_t>(operand)] >= 0; }
-  // Returns none where the call site has no such operand, or XLA passes less.
-  std::optional<ffi::AnyBuffer> Find(Operand operand, const ffi::RemainingArgs& args) const;
-  // Whether XLA passes as many operands as have been named.
-  bool Fits(const ffi::RemainingArgs& args) const { return static_cast<int>(args.size()) == count_; }
+  // Returns none where XLA passes more operands than have been named, or fewer.
+  std::optional<Buffers> Take(const ffi::RemainingArgs& args, const ffi::AnyBuffer& result) const;
 
  private:
   std::array<int, static_cast<size_t>(Operand::kCount)> places_;
   int count_ = 0;
 };
-
-// The buffers of any form of an exchange.
-struct ExchangeBuffers {
-  ffi::AnyBuffer result;
-  ffi::AnyBuffer source;
-  ffi::AnyBuffer base;
-  ffi::AnyBuffer input_offsets;
-  ffi::AnyBuffer send_sizes;
-  ffi::AnyBuffer output_offsets;
-  ffi::AnyBuffer recv_sizes;
-  std::optional<ffi::AnyBuffer> partition;  // none where one device executes all ranks
-  std::optional<ffi::AnyBuffer> table;      // none where the exchange plans itself
-  std::optional<ffi::AnyBuffer> indices;    // of rows, where the exchange is indexed
-  std::optional<ffi::AnyBuffer> factors;    // and of those that are summed, or of length 0
-  std::optional<ffi::AnyBuffer> starts;     // in reverse on GPUs, of each row's entries in `indices`
-  std::optional<ffi::AnyBuffer> token;      // of a start
-};
-
-// Returns none where XLA passes other operands than have been named.
-std::optional<ExchangeBuffers> TakeExchange(const OperandList& operands, const ffi::RemainingArgs& args,
-                                            const ffi::AnyBuffer& result);
-
-struct PlanBuffers {
-  ffi::AnyBuffer table;  // and after it the sizes of all devices, by position, where they are wanted
-  ffi::AnyBuffer send_sizes;
-  std::optional<ffi::AnyBuffer> partition;  // none where one device executes all ranks
-};
-
-std::optional<PlanBuffers> TakePlan(const OperandList& operands, const ffi::RemainingArgs& args,
-                                    const ffi::AnyBuffer& result);
 
 }  // namespace fastjax::handlers
 

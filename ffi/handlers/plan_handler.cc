@@ -3,15 +3,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "backends/registry.h"
 #include "handlers/decode.h"
 #include "handlers/emulated_calls.h"
-#include "handlers/loopback_calls.h"
+#include "handlers/exchange_buffers.h"
 #include "handlers/operands.h"
-#include "handlers/planning.h"
 
 namespace fastjax::handlers {
 namespace {
@@ -68,39 +66,22 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) 
   });
 }
 
-// Returns the arguments of a device; none where buffers do not fit the call site.
-std::optional<CountsArgs> DecodeCounts(const PlanBuffers& buffers, const PlanSite& state) {
-  const auto sizes = DecodeInts(buffers.send_sizes);
-  const bool plans = state.table_words > 0;
-  if (!sizes.has_value() || (plans && sizes->size % state.site->group_size != 0)) return std::nullopt;
-  const auto words = static_cast<int64_t>(buffers.table.element_count());
-  CountsArgs args{*sizes, static_cast<int32_t*>(buffers.table.untyped_data())};
-  if (plans && words == state.table_words) return args;
-  if (words != state.table_words + state.site->group_size * sizes->size) return std::nullopt;
-  args.gathered = args.table_words + state.table_words;
-  return args;
-}
-
 ffi::Future Execute(PlanSite* state, ffi::RunId run, int32_t ordinal, ffi::RemainingArgs operands,
                     ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
   state->handed_over.Receive();
-  const auto buffers = TakePlan(state->operands, operands, *result);
+  const auto buffers = state->operands.Take(operands, *result);
   if (!buffers.has_value()) return Failed(ToError(UnexpectedOperands()));
-  if (state->emulated != nullptr) {
-    GpuPlanSite* const site = state->emulated.get();
-    if (!buffers->partition.has_value()) return RunEmulated<LoopbackPlanCall>(site, run, ordinal, *buffers);
-    return RunEmulated<GpuPlanCall>(site, run, ordinal, *buffers);
-  }
-  const int32_t where = DecodePartition(buffers->partition, *state->site);
+  if (state->emulated != nullptr) return RunEmulated(state->emulated.get(), run, ordinal, *buffers);
+  const int32_t where = DecodePartition((*buffers)[Operand::kPartition], *state->site);
   if (where < 0) return Failed(ToError(FailsAlone(*state->site, UnexpectedOperands())));
   ffi::Promise promise;
   ffi::Future future(promise);
-  const auto args = DecodeCounts(*buffers, *state);
-  if (!args.has_value()) {
+  CountsArgs args;
+  if (DecodeCounts(*buffers, *state->site, state->table_words, &args)) {
+    state->counts->Start(run.run_id, where, args, Completing(std::move(promise)));
+  } else {
     state->counts->FailGroup(run.run_id, where, UnexpectedOperands(), Completing(std::move(promise)));
-    return future;
   }
-  state->counts->Start(run.run_id, where, *args, Completing(std::move(promise)));
   return future;
 }
 

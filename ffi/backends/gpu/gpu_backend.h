@@ -47,8 +47,8 @@ class GpuProcessBackend final : public Backend {
   const std::shared_ptr<ProcessGroup> process_group_;
 };
 
-// How the processes of that fabric agree on a communicator's id: by messages.
-std::shared_ptr<nccl::UniqueIdExchange> MakeIdExchange(std::shared_ptr<ProcessGroup> process_group);
+// How the processes of that fabric share a communicator's id: by messages.
+nccl::ShareId SharesIds(std::shared_ptr<ProcessGroup> process_group);
 
 }  // namespace fastjax::gpu
 

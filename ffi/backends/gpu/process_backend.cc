@@ -114,36 +114,18 @@ class Sharing final : public Participant {
   const std::shared_ptr<std::promise<Status>> told_ = std::make_shared<std::promise<Status>>();
 };
 
-class ProcessIdExchange final : public nccl::UniqueIdExchange {
- public:
-  explicit ProcessIdExchange(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
-
-  // Devices by their process and their number in it.
-  std::string NameOf(const CallSite& site, int32_t group) override {
-    std::string name = "GPUs";
-    for (const int32_t position : site.position_at) {
-      const auto partition = static_cast<size_t>(site.partition(group, position));
-      name += " " + std::to_string(site.process_of[partition]) + "." + std::to_string(site.rail_of[partition]);
-    }
-    return name;
-  }
-
-  Status Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation, bool makes,
-               nccl::UniqueId* id) override {
-    const Transport& transport = *process_group_->transport;
-    Sharing sharing(process_group_.get(), makes, id);
-    ProcessSession& session = sharing.session();
-    session.text = "the communicators of " + name;
-    session.key = {transport.KeyedHash(session.text.data(), session.text.size()), 0};
-    session.launch_id.number = static_cast<uint32_t>(generation);
-    session.timeout = std::chrono::milliseconds(site.timeout_ms);
-    session.others = OtherProcesses(site, group, transport.process());
-    return sharing.Run();
-  }
-
- private:
-  const std::shared_ptr<ProcessGroup> process_group_;
-};
+Status Share(ProcessGroup* process_group, const CallSite& site, int32_t group, const std::string& name,
+             int64_t generation, bool makes, nccl::UniqueId* id) {
+  const Transport& transport = *process_group->transport;
+  Sharing sharing(process_group, makes, id);
+  ProcessSession& session = sharing.session();
+  session.text = "the communicators of " + name;
+  session.key = {transport.KeyedHash(session.text.data(), session.text.size()), 0};
+  session.launch_id.number = static_cast<uint32_t>(generation);
+  session.timeout = std::chrono::milliseconds(site.timeout_ms);
+  session.others = OtherProcesses(site, group, transport.process());
+  return sharing.Run();
+}
 
 }  // namespace
 
@@ -159,8 +141,9 @@ std::shared_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const 
       process_group_, site, what, std::move(recorder), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
 }
 
-std::shared_ptr<nccl::UniqueIdExchange> MakeIdExchange(std::shared_ptr<ProcessGroup> process_group) {
-  return std::make_shared<ProcessIdExchange>(std::move(process_group));
+nccl::ShareId SharesIds(std::shared_ptr<ProcessGroup> process_group) {
+  return
+      [process_group = std::move(process_group)](const auto&... args) { return Share(process_group.get(), args...); };
 }
 
 }  // namespace fastjax::gpu

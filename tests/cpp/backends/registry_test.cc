@@ -49,7 +49,7 @@ TEST(WithoutNetwork) {
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kNoNetwork);
   PlatformBackend on_gpu;
-  CHECK_EQ(FindGpuBackend("cpu", *SiteOfProcesses(), &on_gpu).message, kNoNetwork);
+  CHECK_EQ(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &on_gpu).message, kNoNetwork);
 }
 
 // Call sites share the processes' group for as long as the network is the same.
@@ -75,15 +75,15 @@ TEST(WithNetwork) {
 
 TEST(Gpus) {
   PlatformBackend found, loopback, again;
-  CHECK(FindGpuBackend("cpu", *MakeSite(1, 2), &found).ok());
+  CHECK(FindGpuBackend("cpu", *MakeSite(1, 2), 0, &found).ok());
   CHECK(Holds<gpu::GpuBackend>(found.backend));
-  CHECK(FindLoopbackBackend("cpu", *MakeSite(1, 4), 2, &loopback).ok());
+  CHECK(FindGpuBackend("cpu", *MakeSite(1, 4), 2, &loopback).ok());
   CHECK(Holds<gpu::GpuBackend>(loopback.backend));
   CHECK(loopback.gpu == found.gpu);
   Open();
-  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), &found).ok());
+  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &found).ok());
   CHECK(Holds<gpu::GpuProcessBackend>(found.backend));
-  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), &again).ok());
+  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &again).ok());
   CHECK(found.backend != again.backend);
   Close();
 }
@@ -93,12 +93,10 @@ TEST(NoGpuLibrary) {
   options.library = "libno_gpu_library.so";
   gpu::SetOptions("cuda", options);
   PlatformBackend found;
-  for (const Status& status :
-       {FindGpuBackend("cuda", *MakeSite(1, 2), &found), FindLoopbackBackend("cuda", *MakeSite(1, 2), 1, &found)}) {
-    CHECK(status.code == Code::kInternal);
-    CHECK_CONTAINS(status.message,
-                   "exchange over axis 'x' (channel 7): cannot load fastjax's GPU library: libno_gpu_library.so");
-  }
+  const Status status = FindGpuBackend("cuda", *MakeSite(1, 2), 0, &found);
+  CHECK(status.code == Code::kInternal);
+  CHECK_CONTAINS(status.message,
+                 "exchange over axis 'x' (channel 7): cannot load fastjax's GPU library: libno_gpu_library.so");
   CHECK(found.gpu == nullptr && found.backend == nullptr);
 }
 

@@ -28,8 +28,8 @@ struct Kept {
   kernels::Event used = nullptr;  // its last use, on a stream
 };
 
-// The streams of a device beside XLA's.
-enum class Beside { kMessages, kExchanges };
+// The streams of a device beside XLA's, and in its place where the device is emulated.
+enum class Beside { kMessages, kExchanges, kInPlace };
 
 // An exchange on the stream for exchanges, from its start to its done.
 struct Flight {
@@ -110,7 +110,7 @@ class Gpu {
     std::vector<kernels::Event> events;
     std::array<std::vector<Kept>, 2> kept;   // by Place
     std::vector<int8_t> peers;               // by device: -1 not possible, 0 not known, 1 enabled
-    std::array<kernels::Stream, 2> sides{};  // by Beside
+    std::array<kernels::Stream, 3> sides{};  // by Beside
     std::map<const void*, Flight> flights;
     int32_t multiprocessors = 0;  // 0: not known
     std::mutex loading;           // held while the kernels are loaded

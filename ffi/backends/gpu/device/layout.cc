@@ -18,30 +18,6 @@ void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layo
   }
 }
 
-Status PeerFabric::FindDomains(const CallSite& /*site*/, Layout* layout) {
-  bool all = true;
-  for (const Caller* caller : layout->calls) {
-    for (const Caller* peer : layout->calls) {
-      bool possible = true;
-      if (caller == peer) continue;
-      if (Status status = gpu_->EnablePeer(caller->device, peer->device, &possible); !status.ok()) return status;
-      all = all && possible;
-    }
-  }
-  for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
-    layout->domain_of[rank] = all ? 0 : static_cast<int32_t>(rank);
-  }
-  return Status::Ok();
-}
-
-Status PeerFabric::ChannelOf(const CallSite& site, int32_t /*group*/, const Layout& /*layout*/,
-                             std::shared_ptr<Channel>* channel) {
-  *channel = nullptr;
-  return Status::Unavailable(site.Prefix() +
-                             "devices of this process cannot reach each other's memory, "
-                             "and there is nothing else to move rows by, such as NCCL.");
-}
-
 Status LoopbackFabric::FindDomains(const CallSite& /*site*/, Layout* layout) {
   for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
     layout->domain_of[rank] = static_cast<int32_t>(rank) / devices_per_server_;

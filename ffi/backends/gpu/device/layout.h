@@ -58,18 +58,6 @@ class Fabric {
                            std::shared_ptr<Channel>* channel) = 0;
 };
 
-// Devices of one process: one domain if all may touch each other's memory.
-class PeerFabric final : public Fabric {
- public:
-  explicit PeerFabric(Gpu* gpu) : gpu_(gpu) {}
-  Status FindDomains(const CallSite& site, Layout* layout) override;
-  Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
-                   std::shared_ptr<Channel>* channel) override;
-
- private:
-  Gpu* const gpu_;
-};
-
 // One GPU executes all ranks of a plan: kernels and stages are real, and a kernel moves the messages. Servers of so
 // many devices are domains.
 class LoopbackFabric final : public Fabric {

@@ -3,6 +3,23 @@
 #include <utility>
 
 namespace fastjax::gpu::nccl {
+namespace {
+
+// A name for the devices of a group and their ranks: the same in all their processes, and different for others. Call
+// sites whose groups have one name share communicators. Devices of other processes are told by their process and their
+// number in it.
+std::string NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) {
+  const bool all = static_cast<int32_t>(members.size()) == site.group_size;
+  std::string name = all ? "here" : "GPUs";
+  for (int32_t rank = 0; rank < site.group_size; ++rank) {
+    const auto partition = static_cast<size_t>(site.partition(group, site.position_at[static_cast<size_t>(rank)]));
+    name += " " + (all ? std::to_string(members[static_cast<size_t>(rank)].device)
+                       : std::to_string(site.process_of[partition]) + "." + std::to_string(site.rail_of[partition]));
+  }
+  return name;
+}
+
+}  // namespace
 
 // Between devices of one group, for one call site.
 class NcclFabric::Line final : public Channel {
@@ -30,19 +47,24 @@ class NcclFabric::Line final : public Channel {
   std::shared_ptr<CommunicatorGroup> communicator_group_;
 };
 
-NcclFabric::NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries,
-                       std::shared_ptr<UniqueIdExchange> id_exchange)
-    : gpu_(std::move(gpu)),
-      libraries_(std::move(libraries)),
-      id_exchange_(std::move(id_exchange)),
-      peers_(gpu_.get()) {}
+NcclFabric::NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries, ShareId share_id)
+    : gpu_(std::move(gpu)), libraries_(std::move(libraries)), share_id_(std::move(share_id)) {}
 
 NcclFabric::~NcclFabric() = default;
 
 Status NcclFabric::FindDomains(const CallSite& site, Layout* layout) {
-  if (Status status = peers_.FindDomains(site, layout); !status.ok()) return status;
-  for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
-    if (layout->call_of[rank] < 0) layout->domain_of[rank] = site.group_size + static_cast<int32_t>(rank);
+  bool all = true;
+  for (const Caller* caller : layout->calls) {
+    for (const Caller* peer : layout->calls) {
+      bool possible = true;
+      if (caller == peer) continue;
+      if (Status status = gpu_->EnablePeer(caller->device, peer->device, &possible); !status.ok()) return status;
+      all = all && possible;
+    }
+  }
+  for (int32_t rank = 0; rank < site.group_size; ++rank) {
+    const bool here = layout->call_of[static_cast<size_t>(rank)] >= 0;
+    layout->domain_of[static_cast<size_t>(rank)] = !here ? site.group_size + rank : all ? 0 : rank;
   }
   return Status::Ok();
 }
@@ -75,13 +97,6 @@ Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout
   return Status::Ok();
 }
 
-std::string NcclFabric::NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) const {
-  if (static_cast<int32_t>(members.size()) < site.group_size) return id_exchange_->NameOf(site, group);
-  std::string name = "here";
-  for (const Member& member : members) name += " " + std::to_string(member.device);
-  return name;
-}
-
 NcclFabric::Known& NcclFabric::KnownAs(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return known_[name];
@@ -89,7 +104,7 @@ NcclFabric::Known& NcclFabric::KnownAs(const std::string& name) {
 
 Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
                         std::shared_ptr<CommunicatorGroup>* communicator_group) {
-  if (id_exchange_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
+  if (share_id_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
     return Status::Unavailable(site.Prefix() +
                                "devices of other processes take part, and there is nothing to find these by.");
   }
@@ -142,7 +157,7 @@ Status NcclFabric::Identify(const Library& library, const CallSite& site, int32_
     }
   }
   if (static_cast<int32_t>(members.size()) == site.group_size) return Status::Ok();
-  return id_exchange_->Share(site, group, name, generation, makes, id);
+  return share_id_(site, group, name, generation, makes, id);
 }
 
 }  // namespace fastjax::gpu::nccl

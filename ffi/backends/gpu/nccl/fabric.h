@@ -4,6 +4,7 @@
 #define FASTJAX_BACKENDS_GPU_NCCL_FABRIC_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,30 +18,22 @@
 
 namespace fastjax::gpu::nccl {
 
-// How processes whose devices are to share communicators agree on these.
-class UniqueIdExchange {
- public:
-  virtual ~UniqueIdExchange() = default;
-  // A name for the devices of a group and their ranks: the same in all their processes, and different for others. Call
-  // sites whose groups have one name share communicators.
-  virtual std::string NameOf(const CallSite& site, int32_t group) = 0;
-  // Brings the id of new communicators from the process that has made it, where `makes` is set, to the others. They
-  // agree on `generation`, which counts the ids of that name that a process has had. Waits no longer than the
-  // call site's limit. Callers put before its errors what they are for.
-  virtual Status Share(const CallSite& site, int32_t group, const std::string& name, int64_t generation, bool makes,
-                       UniqueId* id) = 0;
-};
+// Brings the id of new communicators for a group from the process that has made it, where `makes` is set, to the
+// others. All processes of the group agree on their `name`, and on `generation`, which counts the ids of that name that
+// a process has had. Waits no longer than the call site's limit. Callers put before its errors what they are for.
+using ShareId = std::function<Status(const CallSite& site, int32_t group, const std::string& name, int64_t generation,
+                                     bool makes, UniqueId* id)>;
 
 // Thread-safe. Communicators are made when a call site's group first needs them, shared by call sites, and closed with
 // the last of these.
 class NcclFabric final : public Fabric {
  public:
-  // `libraries`: names and paths, as Load takes them, when they are needed. `id_exchange`: null where this process has
-  // all devices.
-  NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries,
-             std::shared_ptr<UniqueIdExchange> id_exchange = nullptr);
+  // `libraries`: names and paths, as Load takes them, when they are needed. `share_id`: null where this process has all
+  // devices.
+  NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries, ShareId share_id = nullptr);
   ~NcclFabric() override;
 
+  // Devices of this process are one domain if all may touch each other's memory.
   Status FindDomains(const CallSite& site, Layout* layout) override;
   Status ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
                    std::shared_ptr<Channel>* channel) override;
@@ -56,7 +49,6 @@ class NcclFabric final : public Fabric {
   };
 
   Status FindMembers(const CallSite& site, int32_t group, const Layout& layout, std::vector<Member>* members) const;
-  std::string NameOf(const CallSite& site, int32_t group, const std::vector<Member>& members) const;
   Known& KnownAs(const std::string& name);
   Status Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
               std::shared_ptr<CommunicatorGroup>* communicator_group);
@@ -67,8 +59,7 @@ class NcclFabric final : public Fabric {
 
   const std::shared_ptr<Gpu> gpu_;
   const std::vector<std::string> libraries_;
-  const std::shared_ptr<UniqueIdExchange> id_exchange_;
-  PeerFabric peers_;
+  const ShareId share_id_;
   std::mutex mutex_;
   std::map<std::string, Known> known_;
 };

@@ -81,8 +81,6 @@ struct LoadedLibraries {
 
 }  // namespace
 
-const char* NameOn(const std::string& platform) { return platform == "ROCM" ? "librccl.so.1" : "libnccl.so.2"; }
-
 const Library* Load(const std::vector<std::string>& names, std::string* wrong) {
   auto& loaded = ProcessState<LoadedLibraries>();
   const std::lock_guard<std::mutex> lock(loaded.mutex);

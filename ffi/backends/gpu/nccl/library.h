@@ -24,9 +24,6 @@ struct Library {
 #undef FASTJAX_NCCL_MEMBER
 };
 
-// What a platform's library is called where the system finds it.
-const char* NameOn(const std::string& platform);
-
 // The first of `names` (names or paths) that this process has loaded already, such as by JAX, so that there are not two
 // of them; if there is none, the first that can be loaded. It stays until the process ends. Null, with the reason, if
 // none will do. Thread-safe.

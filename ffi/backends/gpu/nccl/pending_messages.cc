@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace fastjax::gpu::nccl {
-namespace {
-
-// "0.3 s".
-std::string Seconds(int64_t ms) { return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s"; }
-
-}  // namespace
 
 std::string Report::NamesOf(std::vector<int32_t> ranks) const {
   constexpr size_t kMostNames = 8;

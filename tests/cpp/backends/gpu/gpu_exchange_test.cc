@@ -29,7 +29,7 @@ namespace {
 using gpu::Gpu;
 using gpu::GpuBackend;
 using gpu::LoopbackFabric;
-using gpu::PeerFabric;
+using gpu::nccl::NcclFabric;
 using planner::Scheduler;
 
 // Of the driver, for a copy of its lists, a kernel, and coming and going with others.
@@ -46,9 +46,11 @@ Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, W
              const kernels::Driver* driver = fastjax_gpu_driver(), std::shared_ptr<Gpu> gpu = nullptr) {
   Setting setting;
   setting.gpu = gpu == nullptr ? std::make_shared<Gpu>(driver) : std::move(gpu);
-  std::shared_ptr<gpu::Fabric> fabric = std::make_shared<PeerFabric>(setting.gpu.get());
+  std::shared_ptr<gpu::Fabric> fabric;
   if (where == Where::kLoopback) {
     fabric = std::make_shared<LoopbackFabric>(options.topology.devices_per_server);
+  } else {
+    fabric = std::make_shared<NcclFabric>(setting.gpu, std::vector<std::string>());
   }
   GpuBackend transport(setting.gpu, fabric);
   setting.exchange = std::make_unique<StreamedExchange>(setting.gpu, transport.OpenExchange(site, options.exchange),
@@ -412,7 +414,8 @@ TEST(NoPeers) {
   const Setting setting = Open(site, options, Where::kPeers, DriverWithoutPeers());
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
-  CHECK_CONTAINS(outcomes.status(0).message, "cannot reach each other's memory");
+  CHECK_CONTAINS(outcomes.status(0).message,
+                 "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL (no name of it was given)");
   CHECK(rig.IsUntouched());
 }
 

@@ -31,8 +31,8 @@ using gpu::MessageEnd;
 using gpu::nccl::kRemoteError;
 using gpu::nccl::kSystemError;
 using gpu::nccl::NcclFabric;
+using gpu::nccl::ShareId;
 using gpu::nccl::UniqueId;
-using gpu::nccl::UniqueIdExchange;
 
 constexpr int64_t kShortMs = 1000;  // long enough for all that must not be late
 constexpr int32_t kDevices = 4;     // of an exchange in one process
@@ -231,12 +231,10 @@ TEST(OthersAreTold) {
 // ---- one process of several, by itself: what it puts on streams, message by message
 
 // Hands unique ids from process to process.
-class TestIdExchange final : public UniqueIdExchange {
+class IdExchange {
  public:
-  explicit TestIdExchange(int64_t timeout_ms) : timeout_(timeout_ms) {}
-  std::string NameOf(const CallSite&, int32_t group) override { return "group " + std::to_string(group); }
-  Status Share(const CallSite&, int32_t, const std::string& name, int64_t generation, bool makes,
-               UniqueId* id) override {
+  explicit IdExchange(int64_t timeout_ms) : timeout_(timeout_ms) {}
+  Status operator()(const CallSite&, int32_t, const std::string& name, int64_t generation, bool makes, UniqueId* id) {
     std::unique_lock<std::mutex> lock(mutex_);
     const std::pair<std::string, int64_t> key(name, generation);
     if (makes) {
@@ -261,11 +259,11 @@ class TestIdExchange final : public UniqueIdExchange {
 // A process with one device, of a group of as many as there are processes.
 class Process {
  public:
-  Process(const std::shared_ptr<CallSite>& site, int32_t rank, std::shared_ptr<UniqueIdExchange> id_exchange)
+  Process(const std::shared_ptr<CallSite>& site, int32_t rank, ShareId share_id)
       : site_(site),
         rank_(rank),
         gpu_(LastingGpu(DriverWithoutPeers())),
-        fabric_(gpu_, FakeLibrary(), std::move(id_exchange)),
+        fabric_(gpu_, FakeLibrary(), std::move(share_id)),
         stream_(rank),
         out_(1024, std::byte(rank)),
         in_(1024) {
@@ -326,9 +324,12 @@ class Process {
 struct Pair {
   explicit Pair(int64_t timeout_ms)
       : site(MakeSite(1, 2, timeout_ms)),
-        id_exchange(std::make_shared<TestIdExchange>(timeout_ms)),
-        a(site, 0, id_exchange),
-        b(site, 1, id_exchange) {}
+        id_exchange(timeout_ms),
+        a(site, 0, std::ref(id_exchange)),
+        b(site, 1, std::ref(id_exchange)) {
+    site->process_of = {0, 1};
+    site->rail_of = {0, 0};
+  }
 
   void CheckWorks() {
     RunThreads(2, [&](int32_t i) {
@@ -340,7 +341,7 @@ struct Pair {
   }
 
   std::shared_ptr<CallSite> site;
-  std::shared_ptr<TestIdExchange> id_exchange;
+  IdExchange id_exchange;
   Process a;
   Process b;
 };

@@ -350,8 +350,9 @@ int Main(std::chrono::seconds limit, const std::string& driver) {
   progress.Begin("load NCCL");
   const char* const given = std::getenv("FASTJAX_NCCL_LIBRARY");  // NOLINT(concurrency-mt-unsafe)
   const bool named = given != nullptr && *given != '\0';
+  const char* const usual = std::string_view(device.driver().platform) == "ROCM" ? "librccl.so.1" : "libnccl.so.2";
   std::string wrong;
-  const Library* const library = gpu::nccl::Load({named ? given : gpu::nccl::NameOn(device.driver().platform)}, &wrong);
+  const Library* const library = gpu::nccl::Load({named ? given : usual}, &wrong);
   if (library == nullptr) progress.Fail(wrong);
   std::printf("%s, %s\n", library->version.c_str(), library->path.c_str());
   Smoke(library, &device, &progress).Run();
