@@ -56,8 +56,9 @@ bool DecodeIndexed(const Buffers& buffers, bool reverse, ExchangeArgs* args) {
 }  // namespace
 
 bool DecodeExchange(const Buffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args) {
-  const int64_t ranks = buffers.Has(Operand::kPartition) ? 0 : site.group_size;
-  const size_t rows_at = ranks == 0 ? 0 : 1;  // the dimension of rows
+  const bool of_all = !buffers.Has(Operand::kPartition);
+  const int64_t ranks = of_all ? site.group_size : 0;
+  const size_t rows_at = of_all ? 1 : 0;  // the dimension of rows
   const auto in = DecodeInts(buffers[Operand::kInputOffsets], ranks);
   const auto send = DecodeInts(buffers[Operand::kSendSizes], ranks);
   const auto out = DecodeInts(buffers[Operand::kOutputOffsets], ranks);
@@ -69,7 +70,7 @@ bool DecodeExchange(const Buffers& buffers, const CallSite& site, bool reverse, 
   const ffi::AnyBuffer& source = buffers[Operand::kSource];
   const ffi::AnyBuffer& result = buffers.result;
   for (const ffi::AnyBuffer* rows : {&source, &result}) {
-    if (rows->dimensions().size() <= rows_at || (ranks != 0 && rows->dimensions().front() != ranks)) return false;
+    if (rows->dimensions().size() <= rows_at || (of_all && rows->dimensions().front() != ranks)) return false;
   }
   const bool indexed = buffers.Has(Operand::kIndices);
   args->row_bytes = RowBytes(source, rows_at + 1);

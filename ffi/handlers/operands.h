@@ -49,7 +49,9 @@ struct Buffers {
 
   bool Has(Operand operand) const { return operands[static_cast<size_t>(operand)].has_value(); }
   // The call has it.
-  const ffi::AnyBuffer& operator[](Operand operand) const { return *operands[static_cast<size_t>(operand)]; }
+  const ffi::AnyBuffer& operator[](Operand operand) const {
+    return *operands[static_cast<size_t>(operand)];  // NOLINT(bugprone-unchecked-optional-access)
+  }
 };
 
 // The operands of one call site.
