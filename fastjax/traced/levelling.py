@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from fastjax import jax_compat
-from fastjax.errors import ArgumentError
 from fastjax.traced.contract import DEAL, LEVEL
 from fastjax.traced.integer_primitive import Shape, integer_primitive
 from fastjax.traced.levelling_in_jax import deal_in_jax, level_in_jax
@@ -58,15 +56,11 @@ def level(
       servers: of the group.
       devices: of each server.
       copies: the most experts of other devices that a device computes for, at least 1.
-      cost_rows: the rows that a copy takes as long as. A server uses as many slots as make the rows
-        of its slowest device and its copies take least together.
-
-    Raises:
-      ArgumentError: an argument is impossible.
+      cost_rows: the rows that a copy takes as long as, less than 2**31 for all copies. A server
+        uses as many slots as make the rows of its slowest device and its copies take least
+        together.
     """
     params = {"servers": servers, "devices": devices, "copies": copies, "cost_rows": cost_rows}
-    _check_int32("rows", rows)
-    _check(rows.shape, **params)
     return Levelled(*level_p.bind(rows, **params))
 
 
@@ -85,56 +79,9 @@ def deal(counts: jax.Array, levelled: Levelled, *, servers: int, devices: int) -
         or of the device itself, or twice of one; elsewhere none of it must be.
       servers: of the group.
       devices: of each server.
-
-    Raises:
-      ArgumentError: an argument is impossible.
     """
-    ranks, copies = servers * devices, levelled.slots.shape[-1]
-    operands = {"counts": counts, **levelled._asdict()}
-    for name, value in operands.items():
-        _check_int32(name, value)
-        if value.ndim != 2 or value.shape[0] != ranks:
-            raise ArgumentError(
-                f"{name} must have shape ({ranks}, ...) for servers={servers} and "
-                f"devices={devices}, got {value.shape}."
-            )
-    experts = counts.shape[1]
-    _check((experts,), servers=servers, devices=devices, copies=copies, cost_rows=0)
-    groups = experts // ranks + copies
-    if levelled.rows.shape[1] != groups:
-        raise ArgumentError(
-            f"rows must have {groups} groups of each device for {experts} experts and "
-            f"{copies} slots of each device, got {levelled.rows.shape[1]}."
-        )
-    values = jax_compat.vary_together([*operands.values()], ())
+    values, copies = jax_compat.vary_together([counts, *levelled], ()), levelled.slots.shape[-1]
     return Dealt(*deal_p.bind(*values, servers=servers, devices=devices, copies=copies))
-
-
-def _check(
-    shape: tuple[int, ...], *, servers: int, devices: int, copies: int, cost_rows: int
-) -> None:
-    """Refuses numbers by which rows of experts, of that shape, cannot be levelled."""
-    for name, value in {"servers": servers, "devices": devices, "copies": copies}.items():
-        if value < 1:
-            raise ArgumentError(f"{name} must be 1 or more, got {value!r}.")
-    if cost_rows < 0:
-        raise ArgumentError(f"cost_rows must be 0 or more, got {cost_rows!r}.")
-    if copies * cost_rows >= 2**31:
-        raise ArgumentError(
-            f"copies * cost_rows must be less than 2**31, got copies={copies} and "
-            f"cost_rows={cost_rows}."
-        )
-    if len(shape) != 1:
-        raise ArgumentError(f"rows must have shape (experts,), got {shape}.")
-    if shape[0] == 0 or shape[0] % (servers * devices):
-        raise ArgumentError(
-            f"there must be a multiple of {servers * devices} experts, got {shape[0]}."
-        )
-
-
-def _check_int32(name: str, values: jax.Array) -> None:
-    if values.dtype != np.int32:
-        raise ArgumentError(f"{name} must be int32, got {values.dtype}{list(values.shape)}.")
 
 
 def _levelled_shapes(

@@ -23,7 +23,6 @@ from levelling_problems import (
 from refusals import refusals
 from spmd import mesh_of, spmd
 
-from fastjax.errors import ArgumentError
 from fastjax.traced.contract import DEAL, LEVEL
 from fastjax.traced.levelling import Levelled, deal, level
 from fastjax.traced.levelling_in_jax import deal_in_jax
@@ -255,21 +254,6 @@ def test_what_is_not_refused():
     assert sizes.sum() == COUNTS.sum()
     assert (np.asarray(sizes)[:, groups_of(SMALL, SLOTS) < 0] == 0).all()
 
-
-test_wrong_arguments = refusals(
-    ArgumentError,
-    (called(devices=0), "must have shape (0, ...) for servers=2 and devices=0"),
-    (called(servers=-2, devices=-2), "servers must be 1 or more, got -2"),
-    (called(devices=4), "counts must have shape (8, ...)", "got (4, 8)"),
-    (called(slots=SLOTS[:3]), "slots must have shape (4, ...)", "got (3, 2)"),
-    (called(rows=ROWS[0]), "rows must have shape (4, ...)", "got (4,)"),
-    (called(rows=ROWS[:, :3]), "4 groups of each device for 8 experts and 2 slots", "got 3"),
-    (called(slots=SLOTS[:, :0]), "copies must be 1 or more, got 0"),
-    (called(counts=COUNTS[:, :6]), "a multiple of 4 experts, got 6"),
-    (called(counts=COUNTS * 1.0), "counts must be int32, got float32[4, 8]"),
-    (called(slots=SLOTS * 1.0), "slots must be int32, got float32[4, 2]"),
-    (called(rows=ROWS * 1.0), "rows must be int32, got float32[4, 4]"),
-)
 
 test_wrong_values = pytest.mark.sanitize(
     refusals(

@@ -13,7 +13,6 @@ from refusals import refusals
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from fastjax import _core
-from fastjax.errors import ArgumentError
 from fastjax.traced.contract import LEVEL
 from fastjax.traced.levelling import level
 from fastjax.traced.levelling_in_jax import level_in_jax
@@ -165,22 +164,6 @@ ROWS = np.arange(8, dtype=np.int32)
 def called(rows=ROWS, **options):
     return lambda: level(jnp.asarray(rows), **(SMALL.options | options))
 
-
-IMPOSSIBLE = (
-    *(({name: 0}, f"{name} must be 1 or more, got 0") for name in ("servers", "copies")),
-    ({"devices": -1}, "devices must be 1 or more, got -1"),
-    ({"cost_rows": -1}, "cost_rows must be 0 or more, got -1"),
-    ({"cost_rows": 2**30}, "copies=2 and cost_rows=1073741824"),
-    ({"devices": 3}, "a multiple of 6 experts, got 8"),
-    ({"rows": ROWS[:0]}, "a multiple of 4 experts, got 0"),
-    ({"rows": ROWS.reshape(2, 4)}, "shape (experts,), got (2, 4)"),
-)
-
-test_wrong_arguments = refusals(
-    ArgumentError,
-    *((called(**given), text) for given, text in IMPOSSIBLE),
-    (called(ROWS.astype(np.float32)), "must be int32", "got float32[8]"),
-)
 
 test_wrong_rows = pytest.mark.sanitize(
     refusals(
