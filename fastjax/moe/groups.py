@@ -84,23 +84,16 @@ def grouped_map(
     leaves, structure = jax.tree.flatten((rows, params, runs))
     programs, captured, leaves = _programs(function, leaves, structure, tiles)
     rows, params, runs = jax.tree.unflatten(structure, leaves)
-    floats_of_groups, fixed_of_groups, of_groups = types.split(jax.tree.leaves(params))
-    floats, fixed, shared = types.split(captured)
+    params = TileParams(jax.tree.leaves(params), captured)
 
     # It outlives traces in JAX's caches, so it has no traced values.
-    def of_tile(
-        rows: Any, masked: Any, params: TileParams, fixed: TileParams
-    ) -> tuple[Any, TileParams]:
+    def of_tile(rows: Any, masked: Any, params: TileParams) -> tuple[Any, TileParams]:
         del masked
-        program = programs[len(rows[0])](shared(params.shared, fixed.shared))
-        own = of_groups(params.of_groups, fixed.of_groups)
-        made = evaluated(program, rows[0], *own)
+        made = evaluated(programs[len(rows[0])](params.shared), rows[0], *params.of_groups)
         return tuple(made), TileParams((), ())
 
-    floats = TileParams(floats_of_groups, floats)
-    fixed = TileParams(fixed_of_groups, fixed)
-    rows, floats = in_reverse_mode((rows, floats))
-    mapped: Any = over_groups(of_tile, usual, (rows,), (), floats, fixed, runs)
+    rows, params = in_reverse_mode((rows, params))
+    mapped: Any = over_groups(of_tile, usual, (rows,), (), params, runs)
     (result,), _ = mapped
     return result
 

@@ -44,7 +44,7 @@ class Params(NamedTuple):
     shared: Arrays
 
 
-OfTile = Callable[[Rows, Rows, Params, Params], tuple[Rows, Params]]
+OfTile = Callable[[Rows, Rows, Params], tuple[Rows, Params]]
 Found = tuple[Rows, Params]
 
 
@@ -62,7 +62,6 @@ def over_groups(
     rows: Rows,
     masked: Rows,
     params: Params,
-    fixed: Params,
     runs: Runs,
 ) -> Found:
     """Applies a function to the rows of each group, tile by tile.
@@ -72,13 +71,12 @@ def over_groups(
 
     Args:
       function: of a tile. Takes rows; rows that are zero where they are another group's; and what
-        params and fixed have for the group. Returns new rows, and parts of sums over a group and
-        over all, to which rows that are zero add nothing. It is called with tiles of `lengths`.
+        params have for the group. Returns new rows, and parts of sums over a group and over all,
+        to which rows that are zero add nothing. It is called with tiles of `lengths`.
       mean: rows of a group of usual size.
       rows: shape (room, ...) each.
       masked: the same.
-      params: floating-point.
-      fixed: without derivatives.
+      params: integers among them have no derivatives.
       runs: of each group's rows.
 
     Returns:
@@ -87,7 +85,7 @@ def over_groups(
     room, groups = rows[0].shape[0], runs.sizes.shape[0]
     of_cpus, of_others = lengths(room, mean, groups)
     some, none = jax.tree.map(lambda a: a[:of_cpus], (rows, masked))
-    made, parts = jax.eval_shape(function, some, none, _of_group(params, 0), _of_group(fixed, 0))
+    made, parts = jax.eval_shape(function, some, none, _of_group(params, 0))
     zeros = functools.partial(jnp.zeros_like, rows[0])
     results = jax.tree.map(lambda a: zeros(a.dtype, shape=(room, *a.shape[1:])), made)
     # Sums of many tiles: in float32 or wider.
@@ -96,7 +94,7 @@ def over_groups(
     of_all = jax.tree.map(lambda p: zeros(wide(p), shape=p.shape), parts.shared)
     totals = Params(each, of_all)
     if room > 0:
-        work = functools.partial(_Work, function, mean, rows, masked, params, fixed)
+        work = functools.partial(_Work, function, mean, rows, masked, params)
         results, totals = jax.lax.platform_dependent(
             runs,
             (results, totals),
@@ -111,28 +109,25 @@ def _forward(function: OfTile, mean: int, *operands: Any) -> Any:
 
 
 def _backward(function: OfTile, mean: int, operands: Any, cts: Found) -> Any:
-    rows, masked, params, fixed, runs = operands
+    rows, masked, params, runs = operands
     results_ct, sums_ct = cts
 
-    def transposed(rows: Rows, masked: Any, params: Params, fixed: Params) -> Found:
-        (masked, results_ct), (params, sums_ct) = masked, _unzipped(params)
-        of = lambda rows, masked, params: function(rows, masked, params, fixed)  # noqa: E731
-        _, back = jax.vjp(of, rows, masked, params)
-        rows_ct, masked_ct, params_ct = back((results_ct, sums_ct))
-        return (rows_ct, masked_ct), params_ct
+    def transposed(rows: Rows, masked: Any, both: Params) -> Found:
+        masked, results_ct = masked
+        params, sums_ct = (Params(*of_both) for of_both in zip(*both, strict=True))
+        floats, others, joined = types.split(params)
+        of = lambda rows, masked, floats: function(rows, masked, joined(floats, others))  # noqa: E731
+        _, back = jax.vjp(of, rows, masked, floats)
+        rows_ct, masked_ct, floats_ct = back((results_ct, sums_ct))
+        return (rows_ct, masked_ct), joined(floats_ct, [None] * len(others))
 
     both = Params(*zip(params, sums_ct, strict=True))
-    made: Any = over_groups(transposed, mean, rows, (masked, results_ct), both, fixed, runs)
+    made: Any = over_groups(transposed, mean, rows, (masked, results_ct), both, runs)
     (rows_ct, masked_ct), params_ct = made
-    return rows_ct, masked_ct, params_ct, None, None
+    return rows_ct, masked_ct, params_ct, None
 
 
 over_groups.defvjp(_forward, _backward)
-
-
-def _unzipped(both: Params) -> tuple[Params, Params]:
-    (of_groups, of_groups_ct), (shared, shared_ct) = both
-    return Params(of_groups, shared), Params(of_groups_ct, shared_ct)
 
 
 def lengths(room: int, mean: int, groups: int) -> tuple[int, int]:
@@ -198,7 +193,6 @@ class _Work(NamedTuple):
     rows: Rows
     masked: Rows
     params: Params
-    fixed: Params
     length: int
 
     @property
@@ -215,7 +209,8 @@ class _Work(NamedTuple):
         """
         groups = runs.sizes.shape[0]
         few = self.mean <= _MANY_ROWS and groups * self.mean <= _MANY_AT_ONCE
-        if few and groups > 1 and _bytes_of(self.params.of_groups) > _MANY_BYTES:
+        floats, *_ = types.split(self.params.of_groups)
+        if few and groups > 1 and _bytes_of(floats) > _MANY_BYTES:
             many = (runs.sizes > 0).sum() * 2 > groups
             state = runs, found
             runs, found = jax.lax.cond(many, self._first_at_once, lambda state: state, state)
@@ -224,13 +219,12 @@ class _Work(NamedTuple):
         def of_group(number: jax.Array, found: Found) -> Found:
             group = (last <= number).sum()
             start, size = (look_up(array, group) for array in runs)
-            params, fixed = _of_group(self.params, group), _of_group(self.fixed, group)
-            results, totals = found
+            params, (results, totals) = _of_group(self.params, group), found
 
             def of_tile(number: jax.Array, found: Found) -> Found:
                 results, sums = found
                 tile = _Tile(start + number * self.length, start + size, self.length, self.room)
-                values, parts = self._applied(tile, params, fixed)
+                values, parts = self._applied(tile, params)
                 sums = jax.tree.map(lambda s, p: s + p.astype(s.dtype), sums, parts)
                 return jax.tree.map(tile.written, results, values), sums
 
@@ -288,7 +282,7 @@ class _Work(NamedTuple):
           groups: of each; by default there is a tile of each group, the first.
         """
         results, totals = found
-        of_groups = self.params.of_groups, self.fixed.of_groups
+        of_groups = self.params.of_groups
         if groups is not None:
             of_groups = jax.tree.map(lambda p: look_up(p, groups), of_groups)
 
@@ -296,8 +290,7 @@ class _Work(NamedTuple):
             # Behind a full room there are only groups without rows, which must have none here, too.
             begin = jnp.minimum(start, self.room - 1)
             tile = _Tile(begin, jnp.where(start < end, end, begin), self.length, self.room)
-            params, fixed = map(Params, of_group, (self.params.shared, self.fixed.shared))
-            values, parts = self._applied(tile, params, fixed)
+            values, parts = self._applied(tile, self.params._replace(of_groups=of_group))
             # What is made of rows that are not the group's may be no number.
             own = lambda p: jnp.where(start < end, p, 0)  # noqa: E731
             return tile.rows, tile.mine, values, jax.tree.map(own, parts)
@@ -323,10 +316,10 @@ class _Work(NamedTuple):
         each = jax.lax.fori_loop(0, groups.shape[0], added_to, totals.of_groups)
         return results, Params(each, of_all)
 
-    def _applied(self, tile: _Tile, params: Params, fixed: Params) -> Found:
+    def _applied(self, tile: _Tile, params: Params) -> Found:
         own = jax.tree.map(tile.own, self.rows)
         or_zero = jax.tree.map(tile.own_or_zero, self.masked)
-        return self.function(own, or_zero, params, fixed)
+        return self.function(own, or_zero, params)
 
 
 def _bytes_of(arrays: Arrays) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
@@ -20,8 +21,8 @@ _tangent_p = Primitive("reverse_mode_tangent")
 
 
 def in_reverse_mode(values: Any) -> Any:
-    """A pytree of arrays, for a `custom_vjp`."""
-    return jax.tree.map(_marked, values)
+    """A pytree of arrays, for a `custom_vjp`; integers have no derivatives."""
+    return jax.tree.map(lambda v: _marked(v) if jnp.issubdtype(v.dtype, jnp.inexact) else v, values)
 
 
 @jax.custom_jvp

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from jax.ad_checkpoint import checkpoint_name
+from moe_layers import dense_groups
 from refusals import refusals
 from spmd import mesh_of
 
@@ -17,20 +18,19 @@ from fastjax import errors, moe
 from fastjax.moe import tiles
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def with_gradients(function, ct, sizes, *operands):
+    """Its results, and the cotangents of operands for that of the results."""
+    result, back = jax.vjp(lambda *operands: function(*operands, sizes), *operands)
+    return result, *back(result if ct is None else ct)
+
+
 def both(rng, room, sizes, dtype=np.float32):
     rows = rng.normal(size=(room, 5)).astype(dtype)
     weights = rng.normal(size=(len(sizes), 5, 4)).astype(dtype)
-    ct = rng.normal(size=(room, 4)).astype(dtype)
-    return [
-        _with_gradients(dot, rows, weights, np.array(sizes, np.int32), ct)
-        for dot in (moe.grouped_dot, jax.lax.ragged_dot)
-    ]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _with_gradients(dot, rows, weights, sizes, ct):
-    result, back = jax.vjp(lambda r, w: dot(r, w, sizes), rows, weights)
-    return result, back(ct)
+    ct, sizes = rng.normal(size=(room, 4)).astype(dtype), np.array(sizes, np.int32)
+    dots = moe.grouped_dot, jax.lax.ragged_dot
+    return [with_gradients(dot, ct, sizes, rows, weights) for dot in dots]
 
 
 def same(got, wanted, tolerance):
@@ -169,33 +169,9 @@ def _expert(rows, params):
     return jnp.tanh(rows @ params["up"] + params["bias"]) @ params["down"]
 
 
-def _params_of(rng, groups, dtype=np.float32):
+def _params_of(rng, groups):
     shapes = {"up": (groups, 5, 7), "bias": (groups, 7), "down": (groups, 7, 3)}
-    return {name: rng.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
-
-
-def whole_experts(rng, room, sizes, dtype=np.float32):
-    """Values and gradients of grouped_map, and of the same by products of all groups."""
-    groups = len(sizes)
-    params = _params_of(rng, groups, dtype)
-    rows, ct = (rng.normal(size=(room, width)).astype(dtype) for width in (5, 3))
-    sizes = np.array(sizes, np.int32)
-
-    def dense(rows, params):
-        ends = jnp.cumsum(sizes)
-        group = (ends <= jnp.arange(room)[:, None]).sum(1)
-        every = jax.vmap(_expert, (None, 0))(rows, params)  # (groups, room, width)
-        there = group < groups
-        own = every[jnp.minimum(group, groups - 1), jnp.arange(room)]
-        return jnp.where(there[:, None], own, 0)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def with_gradients(function, rows, params, ct):
-        result, back = jax.vjp(function, rows, params)
-        return result, back(ct)
-
-    mapped = lambda r, p: moe.grouped_map(_expert, r, p, sizes)  # noqa: E731
-    return [with_gradients(function, rows, params, ct) for function in (mapped, dense)]
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +179,11 @@ def whole_experts(rng, room, sizes, dtype=np.float32):
     [(700, [128, 1, 0, 300, 127]), (300, [0, 0]), (129, [1, 128]), (50, [20, 10, 20]), (0, [0])],
 )
 def test_whole_experts(rng, room, sizes):
-    same(*whole_experts(rng, room, sizes), 1e-4)
+    params, sizes = _params_of(rng, len(sizes)), np.array(sizes, np.int32)
+    rows, ct = (rng.normal(size=(room, width)).astype(np.float32) for width in (5, 3))
+    mapped = functools.partial(moe.grouped_map, _expert)
+    every = functools.partial(dense_groups, expert=_expert)
+    same(*(with_gradients(f, ct, sizes, rows, params) for f in (mapped, every)), 1e-4)
 
 
 def test_gradients_of_narrow_params_are_summed_in_wide_ones(rng):
@@ -261,12 +241,12 @@ def test_experts_as_people_write_them():
 
         return expert
 
-    def local(rows, scales, bias, temperature, narrow, narrower, sizes):
+    def local(rows, scales, bias, temperature, sizes, narrow, narrower):
         place = functools.partial(jax.lax.axis_index, "x")
         expert = expert_of(place, bias, temperature, table)
         return moe.grouped_map(expert, rows, (narrow, narrower, scales), sizes)
 
-    def dense(rows, scales, bias, temperature):
+    def dense(rows, scales, bias, temperature, _):
         parts = []
         for group in range(16):
             device, second = divmod(group, 2)
@@ -282,14 +262,8 @@ def test_experts_as_people_write_them():
     specs = spread, spread, same_on_all, same_on_all, spread, spread, spread
     mapped = jax.shard_map(local, mesh=mesh_of(), in_specs=specs, out_specs=spread)
     floats = rows, scales, bias, temperature
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def with_gradients(function, *floats):
-        result, back = jax.vjp(function, *floats)
-        return result, *back(result)
-
-    got = with_gradients(lambda *floats: mapped(*floats, narrow, narrower, sizes), *floats)
-    same(got, with_gradients(dense, *floats), 1e-4)
+    got = with_gradients(lambda *given: mapped(*given, narrow, narrower), None, sizes, *floats)
+    same(got, with_gradients(dense, None, sizes, *floats), 1e-4)
 
 
 def test_no_groups():

@@ -5,7 +5,6 @@ experts are levelled, devices of a server compute rows of each other's.
 """
 
 import functools
-import warnings
 
 import emulated_jax
 import jax
@@ -42,8 +41,8 @@ from moe_layers import (
 from spmd import mesh_of
 
 import fastjax
-from fastjax import Topology, handlers, moe
-from fastjax.errors import ArgumentError, FallbackWarning
+from fastjax import Topology, moe
+from fastjax.errors import ArgumentError
 from fastjax.traced.after import after
 
 EACH, ONCE = {"deduplicate": False}, {"deduplicate": True}
@@ -264,11 +263,16 @@ def test_arrays_that_vary_over_other_axes_too(rng, wide):
     same(got, wanted)
 
 
-def test_where_axes_are_left_to_xla(rng):
+@pytest.mark.parametrize(
+    "options",
+    [{"balance": True}, EACH | AT_ONCE | {"check_vma": False}, ONCE | AT_ONCE],
+    ids=name_of,
+)
+def test_where_axes_are_left_to_xla(rng, options):
     """Devices along them have the same copies."""
     arrays = problem(rng, 8, "one device")
     mesh = mesh_of((4, 2), ("x", "d"))
-    mapped = on_devices(layer, mesh, axis_names={"x"}, balance=True, **LINES)
+    mapped = on_devices(layer, mesh, axis_names={"x"}, **LINES | options)
     same(with_gradients(mapped)(*arrays), dense_with_gradients(arrays))
 
 
@@ -442,14 +446,15 @@ def test_one_device_a_server_has_nobody_to_share_with(rng):
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_platforms_without_a_backend(rng, monkeypatch, deduplicate):
-    arrays = problem(rng, 9)
-    options = BALANCED | {"deduplicate": deduplicate, "buffer_factor": 8.0}
-    monkeypatch.setattr(handlers, "unusable", lambda platform: f"of a test ({platform})")
-    with emulated_jax.installed(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        result, stats = jax.jit(on_devices(with_stats, **options))(*arrays)
-    same(result, dense(*arrays))
+def test_platforms_without_a_backend(rng, deduplicate):
+    """A layer computes what it does on CPU devices with our own exchanges."""
+    arrays = problem(rng, 9, "holes")
+    options = BALANCED | AT_ONCE | {"deduplicate": deduplicate}
+    with emulated_jax.in_place_of_ours():
+        step = with_gradients(on_devices(with_stats, **options))
+        assert "@fastjax_exchange" not in step.lower(*arrays).as_text()
+        (result, stats), slopes = step(*arrays)
+    same((result, slopes), dense_with_gradients(arrays))
     assert stats.copies.any()
 
 

@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from moe_layers import BALANCED, dense, expert, layer, name_of, on_devices, problem, same
+from moe_layers import (
+    BALANCED,
+    dense,
+    dense_groups,
+    expert,
+    layer,
+    name_of,
+    on_devices,
+    problem,
+    same,
+)
 from refusals import refused
 
 import fastjax
@@ -24,15 +34,6 @@ def penalty(function):
     return lambda *args: jax.grad(steepness, range(len(args)))(*args)
 
 
-def all_experts(sizes, rows, params):
-    """The same of all groups at once."""
-    ends = jnp.cumsum(jnp.array(sizes))
-    group = (ends <= jnp.arange(len(rows))[:, None]).sum(1)
-    every = jax.vmap(expert, (None, 0))(rows, params)
-    own = every[jnp.minimum(group, len(sizes) - 1), jnp.arange(len(rows))]
-    return jnp.where((group < len(sizes))[:, None], own, 0)
-
-
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("sizes", [(150, 0, 1, 40), (0, 0, 0, 0)])
 def test_whole_experts(rng, sizes, jit):
@@ -44,8 +45,8 @@ def test_whole_experts(rng, sizes, jit):
         scaled = lambda rows, params: expert(rows, params) * jnp.sin(scale)  # noqa: E731
         return moe.grouped_map(scaled, rows, params, np.array(sizes))
 
-    dense = lambda rows, params, scale: all_experts(sizes, rows, params) * jnp.sin(scale)  # noqa: E731
-    wanted = jax.jit(penalty(dense))(rows, params, scale)
+    every = lambda rows, params, scale: dense_groups(rows, params, sizes) * jnp.sin(scale)  # noqa: E731
+    wanted = jax.jit(penalty(every))(rows, params, scale)
     got = penalty(mapped)
     same((jax.jit(got) if jit else got)(rows, params, scale), wanted, 1e-4)
 
@@ -63,8 +64,8 @@ def test_third_derivatives(rng):
         return jax.jit(third)(rows, params)
 
     mapped = lambda rows, params: moe.grouped_map(expert, rows, params, np.array(sizes))  # noqa: E731
-    dense = functools.partial(all_experts, sizes)
-    same(thrice(mapped, rows, params), thrice(dense, rows, params), 1e-4)
+    every = functools.partial(dense_groups, sizes=sizes)
+    same(thrice(mapped, rows, params), thrice(every, rows, params), 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,7 @@ import pytest
 import reference
 from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
-from moe_layers import values_and_slopes
 from spmd import mesh_of
-
-import fastjax
 
 MESHES = {
     "before": ((2, 4), ("d", "x")),
@@ -150,23 +147,3 @@ def test_inside_a_second_shard_map(rng, set_mesh, check_vma):
     )
     with jax.set_mesh(mesh) if set_mesh else contextlib.nullcontext():
         check(jax.jit(f)(*flat((*data, *meta.arrays()))), meta, *data)
-
-
-@pytest.mark.parametrize(("deduplicate", "check_vma"), [(False, False), (True, True)])
-def test_moe(rng, deduplicate, check_vma):
-    """A layer computes what it does where all axes are manual."""
-    ids = rng.integers(-1, 8, (4 * 6, 3)).astype(np.int32)
-    x = rng.normal(size=(4 * 6, 8)).astype(np.float32)
-    weights = rng.random((4 * 6, 3)).astype(np.float32)
-
-    options = {"num_experts": 8, "topology": fastjax.Topology(2, 2), "deduplicate": deduplicate}
-    layer = partial(values_and_slopes, **options)
-
-    def run(mesh, names):
-        specs = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": check_vma}
-        f = jax.shard_map(layer, mesh=mesh, axis_names=names, **specs)
-        return jax.jit(f)(x, ids, weights)
-
-    wanted = run(mesh_of((4,), ("x",)), {"x"})
-    got = run(mesh_of((4, 2), ("x", "d")), {"x"})
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, wanted)

@@ -1,6 +1,6 @@
 """Platforms on which fastjax has no backend: `jax.lax.ragged_all_to_all` takes its place.
 
-What rows and gradients are there, test_exchange_checks.py looks at.
+What rows and gradients are there, test_exchange_checks.py and test_moe_layer.py look at.
 """
 
 import re
@@ -15,7 +15,7 @@ import pytest
 import reference
 from exchanges import exchange
 from jax.sharding import PartitionSpec as P
-from moe_layers import dispatched, values_and_slopes
+from moe_layers import dispatched
 from refusals import refusals
 from spmd import mesh_of, spmd
 
@@ -177,20 +177,3 @@ def test_while_jax_is_swapped(rng):
         local = lambda *a: jax.lax.ragged_all_to_all(*a, axis_name="x")  # noqa: E731
         got = spmd(local)(operand, output, *meta.arrays())
     np.testing.assert_array_equal(got, reference.exchange(operand, output, meta))
-
-
-@pytest.mark.parametrize("deduplicate", [False, True])
-def test_moe(rng, deduplicate):
-    """A layer computes what it does on CPU devices with our own exchanges."""
-    x = rng.normal(size=(8, 6, 4)).astype(np.float32)
-    ids = rng.integers(-1, 16, (8, 6, 3)).astype(np.int32)
-    weights = rng.random((8, 6, 3)).astype(np.float32)
-    layer = partial(values_and_slopes, deduplicate=deduplicate)
-    again = partial(layer)  # a function that was traced before is not traced again
-    wanted = spmd(layer)(x, ids, weights)
-    with emulated_jax.in_place_of_ours():
-        run = spmd(again)
-        text = run.mapped.lower(*jax.device_put((x, ids, weights), run.sharding)).as_text()
-        assert "@fastjax" not in text
-        for got, want in zip(run(x, ids, weights), wanted, strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
