@@ -27,8 +27,8 @@ from fastjax.scheduling import schedulers
 from fastjax.simulation import Timeline, simulate
 from fastjax.swap import swap_ragged_all_to_all
 from fastjax.topology import Topology
+from fastjax.traced.custom_calls import export_checks
 from fastjax.traced.exchange import fast_ragged_all_to_all, fast_ragged_all_to_all_p
-from fastjax.traced.export import export_checks
 from fastjax.traced.plan import TracedPlan, plan_ragged_all_to_all, planning_count
 
 __version__ = _metadata.version("fastjax")

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -444,6 +444,15 @@ def set_impl(primitive: Primitive) -> None:
     primitive.def_impl(functools.partial(_dispatch.apply_primitive, primitive))
 
 
+def refuse_outside(primitive: Primitive) -> None:
+    """Refuses a primitive outside of traced programs of several devices, in JAX's words."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError(f"{primitive.name} must be used within a mapped context, in shard_map.")
+
+    primitive.def_impl(refuse)
+
+
 def set_batcher(primitive: Primitive, rule: BatchingRule) -> None:
     """Registers rule(axis_data, values, dims, **params) -> (result, dim).
 
@@ -480,6 +489,16 @@ def replace_if_unused(
 def set_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:
     """Registers rule(primals, tangents) -> (result, tangent)."""
     ad.primitive_jvps[primitive] = rule
+
+
+def set_no_derivative(primitive: Primitive) -> None:
+    """Has integers have no derivative; for those of a custom_vjp, JAX hands on one in name only."""
+
+    def rule(primals: Sequence[jax.Array], _: object, **params: Any) -> tuple[Any, Any]:
+        made = primitive.bind(*primals, **params)
+        return made, jax.tree.map(zero_tangent, made)
+
+    set_jvp(primitive, rule)
 
 
 def zero_tangent(value: jax.Array) -> ad.Zero:

@@ -19,9 +19,9 @@ after_p = Primitive("after")
 
 
 def after(
-    value: jax.Array, earlier: jax.Array, *, detached: bool = False, fallback: str | None = None
+    value: jax.Array, *earlier: jax.Array, detached: bool = False, fallback: str | None = None
 ) -> jax.Array:
-    """The value, for what must not begin before `earlier` has been computed.
+    """The value, for what must not begin before `earlier` have been computed.
 
     XLA drops `jax.lax.optimization_barrier` before it decides on an order, for CPUs and for GPUs;
     it does not drop this. Platforms without a backend of ours get that barrier, and so does a
@@ -30,21 +30,14 @@ def after(
 
     Args:
       value: any array.
-      earlier: any array.
+      *earlier: any arrays.
       detached: on CPU devices, whether what needs the value runs on another thread than what has
         made it, unless the host is very busy. XLA lets a thread begin one operation after another,
         so that what runs long keeps all others waiting that the thread could begin.
       fallback: the option; by default as it is now.
     """
-    fallback = fallback or config.current().fallback
-    return after_all(value, [earlier], detached=detached, fallback=fallback)
-
-
-def after_all(
-    value: jax.Array, earlier: Sequence[jax.Array], *, detached: bool = False, fallback: str
-) -> jax.Array:
-    """`after` of any number of arrays."""
     operands = jax_compat.vary_together([value, *earlier], ())
+    fallback = fallback or config.current().fallback
     return after_p.bind(*operands, detached=detached, fallback=fallback)
 
 

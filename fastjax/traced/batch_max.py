@@ -41,13 +41,7 @@ def _batch(
     return batch_max_p.bind(value if dim is None else value.max(dim)), None
 
 
-def _jvp(primals: Sequence[jax.Array], tangents: object) -> tuple[jax.Array, Any]:
-    del tangents
-    largest = batch_max_p.bind(*primals)
-    return largest, jax_compat.zero_tangent(largest)
-
-
 jax_compat.set_impl(batch_max_p)
 jax_compat.set_lowering(batch_max_p, _lowering)
 jax_compat.set_batcher(batch_max_p, _batch)
-jax_compat.set_jvp(batch_max_p, _jvp)
+jax_compat.set_no_derivative(batch_max_p)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fastjax import jax_compat, network, scheduling
 from fastjax.traced.axes import Axes, Groups
-from fastjax.traced.contract import CustomCall
+from fastjax.traced.contract import CALLS, CustomCall
 from fastjax.traced.plan_spec import PlanSpec
 
 network.follow()
@@ -63,6 +66,28 @@ def emit_unnamed(
     return jax_compat.custom_call(
         ctx, call.target, values, avals, result_aval, encoded, call.aliases, keep=keep
     )
+
+
+def emit_several(
+    ctx: jax_compat.LoweringContext,
+    call: CustomCall,
+    operands: Mapping[str, Operand],
+    attributes: Mapping[str, object],
+    batch: tuple[int, ...] = (),
+) -> list[jax_compat.MlirValue]:
+    """Emits a call in whose result those of the equation follow each other, behind a batch."""
+    shapes = [aval.shape[len(batch) :] for aval in ctx.avals_out]
+    lengths = [math.prod(shape) for shape in shapes]
+    joined = ctx.avals_out[0].update(shape=(*batch, sum(lengths)))
+    made = emit(ctx.replace(avals_out=[joined]), call, operands, attributes)
+    if len(shapes) == 1:
+        return [made]
+
+    def split(made: jax.Array) -> list[jax.Array]:
+        parts = jnp.split(made, np.cumsum(lengths[:-1]), axis=-1)
+        return [p.reshape(*batch, *shape) for p, shape in zip(parts, shapes, strict=True)]
+
+    return jax_compat.lower_function(ctx.replace(avals_in=[joined]), split, made)
 
 
 def operands_of(
@@ -148,3 +173,14 @@ def planning(spec: PlanSpec) -> dict[str, object]:
         "scheduler": scheduling.ALL[spec.scheduler].number,
         "row_bytes": spec.row_bytes,
     }
+
+
+def export_checks() -> list[jax.export.DisabledSafetyCheck]:
+    """Returns the `disabled_checks` for `jax.export.export` of programs with exchanges.
+
+    JAX refuses to export custom calls that it does not know to be stable. fastjax's are: exported
+    programs run with later versions, as long as the version in their names is known. The list
+    includes the call that takes their place on platforms without a backend.
+    """
+    targets = (*CALLS, "ragged_all_to_all")
+    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NoReturn, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -94,11 +94,6 @@ def params_now(
 def operand_names(params: ExchangeParams) -> tuple[str, ...]:
     """The names of all operands."""
     return (*EXCHANGE.operands, *params["operands"])
-
-
-@fast_ragged_all_to_all_p.def_impl
-def _impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("fast_ragged_all_to_all must be used within a mapped context, in shard_map.")
 
 
 @fast_ragged_all_to_all_p.def_abstract_eval
@@ -203,4 +198,5 @@ def _by_row(indices: jax.Array, entries: jax.Array, rows: int) -> tuple[jax.Arra
     return jnp.argsort(row, stable=True).astype(jnp.int32), jnp.cumsum(counts)[: rows + 1]
 
 
+jax_compat.refuse_outside(fast_ragged_all_to_all_p)
 jax_compat.set_lowering(fast_ragged_all_to_all_p, _lowering)

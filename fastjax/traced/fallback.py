@@ -28,7 +28,12 @@ def needed(platform: str, fallback: str) -> bool:
         return False
     why = handlers.unusable(platform)
     if fallback != "jax":
-        raise _refusal(platform, why, fallback)
+        instead = f"{_ADVICE}; or allow" if platform in _BUILT_FOR else "Allow"
+        raise UnsupportedError(
+            f"fastjax cannot exchange on {platform}: {why}; and fallback={fallback!r} forbids "
+            f"jax.lax.ragged_all_to_all in its place. {instead} that: "
+            "fastjax.options(fallback='jax'), or FASTJAX_FALLBACK=jax."
+        )
     if platform != "tpu" and (platform, why) not in _warned:
         _warned.add((platform, why))
         advice = f" {_ADVICE}." if platform in _BUILT_FOR else ""
@@ -52,15 +57,6 @@ def may_use_handlers(platform: str, fallback: str) -> bool:
     if fallback == "never" and platform in _BUILT_FOR:
         return True
     return not handlers.unusable(platform)
-
-
-def _refusal(platform: str, why: str, fallback: str) -> UnsupportedError:
-    instead = f"{_ADVICE}; or allow" if platform in _BUILT_FOR else "Allow"
-    return UnsupportedError(
-        f"fastjax cannot exchange on {platform}: {why}; and fallback={fallback!r} forbids "
-        f"jax.lax.ragged_all_to_all in its place. {instead} that: "
-        "fastjax.options(fallback='jax'), or FASTJAX_FALLBACK=jax."
-    )
 
 
 def refuse_others(platform: str, what: str) -> None:

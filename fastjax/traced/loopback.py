@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from fastjax.errors import ArgumentError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 from fastjax.traced import custom_calls, fallback
-from fastjax.traced.contract import EXCHANGE, PLAN, Metadata
+from fastjax.traced.contract import EXCHANGE, PLAN, CustomCall, Metadata
 from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -69,15 +71,11 @@ def loopback_ragged_all_to_all(
             f"{operand.dtype}{list(operand.shape)} and {output.dtype}{list(output.shape)}."
         )
     carried, restore = byte_sized(operand, output)
-    result = _exchange_p.bind(
-        *carried,
-        *metadata,
-        spec=spec,
-        timeout_ms=config.current().timeout_ms,
-        check_overlaps=config.current().check_overlaps,
-        drop=config.current().overflow == "drop",
-    )
-    return restore(result)
+    options = {"reverse": False, "transposed_table": False}
+    options["check_overlaps"] = config.current().check_overlaps
+    options |= {"drop": True} if config.current().overflow == "drop" else {}
+    operands = (*carried, *metadata)
+    return restore(_play("loopback_ragged_all_to_all", EXCHANGE, operands, spec, options))
 
 
 def loopback_plan(
@@ -112,7 +110,7 @@ def loopback_plan(
     _check_metadata(spec, send_sizes=sizes)
     if not 0 <= rank < sizes.shape[0]:
         raise ArgumentError(f"rank must be 0 to {sizes.shape[0] - 1}, got {rank}.")
-    return _plan_p.bind(sizes, spec=spec, rank=rank, timeout_ms=config.current().timeout_ms)
+    return _play("loopback_plan", PLAN, (sizes,), spec, {"rank": rank})
 
 
 def _spec(topology: Topology, scheduler: str | None, row_bytes: int) -> PlanSpec:
@@ -140,63 +138,53 @@ def _check_metadata(spec: PlanSpec, **arrays: jax.Array) -> None:
             )
 
 
-def _call_site(
-    ctx: jax_compat.LoweringContext, operation: str, spec: PlanSpec, timeout_ms: int, platform: str
-) -> dict[str, object]:
+def _play(
+    operation: str,
+    call: CustomCall,
+    operands: Sequence[jax.Array],
+    spec: PlanSpec,
+    options: Mapping[str, object],
+) -> jax.Array:
+    params = {"operation": operation, "call": call, "spec": spec, "options": (*options.items(),)}
+    return _loopback_p.bind(*operands, **params, timeout_ms=config.current().timeout_ms)
+
+
+def _lowering(
+    ctx: jax_compat.LoweringContext,
+    *values: jax_compat.MlirValue,
+    operation: str,
+    call: CustomCall,
+    spec: PlanSpec,
+    options: tuple[tuple[str, object], ...],
+    timeout_ms: int,
+    platform: str,
+) -> list[jax_compat.MlirValue]:
     fallback.refuse_others(platform, "fastjax.loopback")
     ranks = np.arange(len(spec.rank_of))
     site = custom_calls.call_site(
         ctx, operation, "'loopback'", ranks[None], ranks.tolist(), timeout_ms, platform
     )
-    return site | custom_calls.planning(spec)
+    named = zip(call.operands, custom_calls.operands_of(ctx, values), strict=True)
+    attributes = site | custom_calls.planning(spec) | dict(options)
+    return [custom_calls.emit(ctx, call, dict(named), attributes)]
 
 
-def _exchange_lowering(
-    ctx: jax_compat.LoweringContext,
-    *operands: jax_compat.MlirValue,
+_loopback_p = Primitive("loopback")
+
+
+@_loopback_p.def_abstract_eval
+def _type(
+    first: jax_compat.Aval,
+    *others: jax_compat.Aval,
+    call: CustomCall,
     spec: PlanSpec,
-    timeout_ms: int,
-    check_overlaps: bool,
-    drop: bool,
-    platform: str,
-) -> list[jax_compat.MlirValue]:
-    attributes = _call_site(ctx, "loopback_ragged_all_to_all", spec, timeout_ms, platform)
-    attributes |= {"reverse": False, "transposed_table": False, "check_overlaps": check_overlaps}
-    attributes["drop"] = drop or None
-    named = zip(EXCHANGE.operands, custom_calls.operands_of(ctx, operands), strict=True)
-    return [custom_calls.emit(ctx, EXCHANGE, dict(named), attributes)]
-
-
-def _plan_lowering(
-    ctx: jax_compat.LoweringContext,
-    sizes: jax_compat.MlirValue,
-    *,
-    spec: PlanSpec,
-    rank: int,
-    timeout_ms: int,
-    platform: str,
-) -> list[jax_compat.MlirValue]:
-    attributes = _call_site(ctx, "loopback_plan", spec, timeout_ms, platform)
-    (operand,) = custom_calls.operands_of(ctx, [sizes])
-    return [custom_calls.emit(ctx, PLAN, {"send_sizes": operand}, attributes | {"rank": rank})]
-
-
-_exchange_p = Primitive("loopback_ragged_all_to_all")
-_plan_p = Primitive("loopback_plan")
-
-
-@_exchange_p.def_abstract_eval
-def _exchange_type(
-    _operand: jax_compat.Aval, output: jax_compat.Aval, *_metadata: jax_compat.Aval, **_: object
+    **_: object,
 ) -> jax_compat.Aval:
-    return output.update(weak_type=False)
+    if call is EXCHANGE:
+        return others[0].update(weak_type=False)
+    int32 = np.dtype(np.int32)
+    return first.update(shape=(spec.table_words,), dtype=int32, weak_type=False)
 
 
-@_plan_p.def_abstract_eval
-def _plan_type(sizes: jax_compat.Aval, *, spec: PlanSpec, **_: object) -> jax_compat.Aval:
-    return sizes.update(shape=(spec.table_words,), dtype=np.dtype(np.int32), weak_type=False)
-
-
-for _primitive, _lowering in ((_exchange_p, _exchange_lowering), (_plan_p, _plan_lowering)):
-    jax_compat.set_impl(_primitive)
-    jax_compat.set_lowering(_primitive, _lowering)
+jax_compat.set_impl(_loopback_p)
+jax_compat.set_lowering(_loopback_p, _lowering)

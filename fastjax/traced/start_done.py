@@ -24,7 +24,8 @@ from fastjax import config, handlers, jax_compat
 from fastjax.errors import UnsupportedError
 from fastjax.traced import custom_calls
 from fastjax.traced import fallback as fallbacks
-from fastjax.traced.after import after_all, after_p
+from fastjax.traced.after import after as wait
+from fastjax.traced.after import after_p
 from fastjax.traced.axes import Axes
 from fastjax.traced.contract import DONE, EXCHANGE, START, Metadata
 from fastjax.traced.exchange_batching import batch_exchange
@@ -129,20 +130,10 @@ def _in_one(count: int, params: ExchangeParams, *values: jax.Array) -> tuple[jax
     """
     (source, base, *rest), (token, *after) = values[:count], values[count:]
     fallback = params["fallback"]
-    waiting = after_all(base, after, fallback=fallback)
+    waiting = wait(base, *after, fallback=fallback)
     rows = fast_ragged_all_to_all_p.bind(source, waiting, *rest, **params)
     begun = [rows] if params["started"] else [source, *rest[4:5], *after]
-    return rows, after_all(token, begun, fallback=fallback)
-
-
-@start_p.def_impl
-def _start_impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError(f"{start_p.name} must be used within a mapped context, in shard_map.")
-
-
-@done_p.def_impl
-def _done_impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError(f"{done_p.name} must be used within a mapped context, in shard_map.")
+    return rows, wait(token, *begun, fallback=fallback)
 
 
 @start_p.def_abstract_eval
@@ -208,11 +199,7 @@ def _done_lowering(
         # XLA gives away the memory of all else that the exchange takes; its new owner would wait.
         operands = [*custom_calls.operands_of(ctx, values), *custom_calls.partition().values()]
         return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {}, keep=True)]
-
-    def wait(rows: jax.Array, *others: jax.Array) -> jax.Array:
-        return after_all(rows, others, fallback=fallback)
-
-    return jax_compat.lower_function(ctx, wait, *values)
+    return jax_compat.lower_function(ctx, functools.partial(wait, fallback=fallback), *values)
 
 
 def _start_batcher(
@@ -266,10 +253,11 @@ def _no_derivative(*_: object, **__: object) -> NoReturn:
     )
 
 
+for _primitive in (start_p, done_p):
+    jax_compat.refuse_outside(_primitive)
+    jax_compat.set_jvp(_primitive, _no_derivative)
 jax_compat.set_lowering(start_p, _start_lowering)
 jax_compat.set_lowering(done_p, _done_lowering)
 jax_compat.set_batcher(start_p, _start_batcher)
 jax_compat.set_batcher(done_p, _done_batcher)
-jax_compat.set_jvp(start_p, _no_derivative)
-jax_compat.set_jvp(done_p, _no_derivative)
 jax_compat.replace_if_unused(start_p, 0, _without_rows)
