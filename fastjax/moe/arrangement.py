@@ -9,13 +9,15 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
+from fastjax import scheduling
 from fastjax.chunking import deduplication, levelling, prices
 from fastjax.chunking.times import layer_time
 from fastjax.moe import arguments, types, wire
-from fastjax.moe.servers import Balance, ExchangeGroup, Experts, Servers
+from fastjax.moe.servers import Balance, Experts, Servers
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
-from fastjax.traced.plan_spec import make_spec
+from fastjax.traced.plan import ExchangeGroup
+from fastjax.traced.plan_spec import PlanSpec, make_spec
 
 ROUND_FACTOR = 1.25
 # Of rows. Whether there are rounds takes time to find out, and a small layer saves little memory.
@@ -60,7 +62,6 @@ class Arrangement:
 
     Attributes:
       group: the devices, and what the planner is told of rows that go to one expert.
-      servers: where the experts are.
       experts: of the devices of a group, and the room for their rows.
       wire: type of dispatched rows on the wire.
       payload_dtype: the option, for the way back.
@@ -70,7 +71,6 @@ class Arrangement:
     """
 
     group: ExchangeGroup
-    servers: Servers
     experts: Experts
     wire: np.dtype
     payload_dtype: DTypeLike | None
@@ -79,16 +79,39 @@ class Arrangement:
     deduplicated: bool
 
     @property
+    def servers(self) -> Servers:
+        """Where the experts are."""
+        spec = self.group.spec
+        return Servers(spec.topology, spec.rank_of, self.experts.count)
+
+    @property
     def crossing(self) -> ExchangeGroup:
         """The devices, and what the planner is told of rows that cross once."""
         spec = dataclasses.replace(self.group.spec, row_bytes=self.crossing_bytes)
         return dataclasses.replace(self.group, spec=spec)
 
     @property
-    def inside(self) -> ExchangeGroup:
-        """The devices of each server."""
-        group = self.servers.inside(self.group.axes, self.group.groups, self.row_bytes)
-        return group.described(self.group.spec.layer)
+    def inside(self) -> Arrangement:
+        """The same of the devices of each server, by rank, which send each other all at once.
+
+        What has no room has been taken out before.
+        """
+        servers, group = self.servers, self.group
+        all_groups = group.groups or (tuple(range(jax.lax.axis_size(group.axes))),)
+        at = servers.position_at.reshape(servers.count, servers.devices)
+        inner = tuple(
+            tuple(members[position] for position in server)
+            for members in all_groups
+            for server in at
+        )
+        one = dataclasses.replace(servers.topology, servers=1, nic_bandwidths=None)
+        ranks, direct = tuple(range(servers.devices)), scheduling.FALLBACK
+        spec = PlanSpec(one, ranks, direct, self.row_bytes, layer=group.spec.layer)
+        return dataclasses.replace(
+            self,
+            group=ExchangeGroup(group.axes, inner, spec),
+            experts=dataclasses.replace(self.experts, count=servers.experts, may_drop=False),
+        )
 
 
 def arrange(
@@ -134,7 +157,6 @@ def arrange(
         described += f", copies={balance.copies}"
     return Arrangement(
         group=ExchangeGroup(axes, groups, spec).described(described),
-        servers=servers,
         experts=experts,
         wire=wire_dtype,
         payload_dtype=options.payload_dtype,

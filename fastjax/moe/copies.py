@@ -24,6 +24,7 @@ from fastjax.traced.planned_exchange import exchange_planned
 Params = Any  # a pytree of arrays
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Copies:
     """Copies of experts for the devices of a server.
@@ -39,7 +40,7 @@ class Copies:
     experts: jax.Array
     plan: TracedPlan
     offsets: Offsets
-    here: int
+    here: int = dataclasses.field(metadata={"static": True})
 
     @jax.named_scope("moe_copies")
     def params(self, params: Params) -> Params:
@@ -61,11 +62,6 @@ class Copies:
         return jnp.concatenate([leaf, copied.reshape(-1, *leaf.shape[1:])])
 
 
-jax.tree_util.register_dataclass(
-    Copies, data_fields=["experts", "plan", "offsets"], meta_fields=["here"]
-)
-
-
 @jax.named_scope("moe_copies")
 def plan_copies(levelled: Levelled | None, arrangement: Arrangement, token: Token) -> Copies | None:
     """How weights go to the copies of experts that are levelled so; None if they are not.
@@ -74,7 +70,7 @@ def plan_copies(levelled: Levelled | None, arrangement: Arrangement, token: Toke
     """
     if levelled is None:
         return None
-    servers, group = arrangement.servers, arrangement.inside
+    servers, group = arrangement.servers, arrangement.inside.group
     rank = arrangement.group.rank()
     here = servers.experts // servers.devices
     slots = of_server(levelled, servers, quotient(rank, servers.devices)).slots

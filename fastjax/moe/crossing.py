@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,81 +19,51 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.moe import types, wire
-from fastjax.moe.linear import Arrays
 from fastjax.moe.routing import Crossing, Leg, Token
-from fastjax.moe.transit import Transit, depart
+from fastjax.moe.transit import Arrays, Begun, depart
 from fastjax.traced.nonnegative import look_up
 
-# In the names that statistics and profiles have for the operations of deduplicated tokens.
-_SCOPE = "moe_cross"
 
+def _named(scope: str) -> Callable[[Callable[..., Begun]], Callable[..., Begun]]:
+    """Names the operations of a start, and of what it begins: for statistics and profiles."""
 
-class Sent(NamedTuple):
-    """Rows on their way to other servers, or back, and rows of this device, which stay.
+    def decorate(start: Callable[..., Begun]) -> Callable[..., Begun]:
+        @functools.wraps(start)
+        def named(*args: Any) -> Begun:
+            with jax.named_scope(scope):
+                begun = start(*args)
+            return begun._replace(results=jax.named_scope(scope)(begun.results))
 
-    Attributes:
-      own: arrays, shape (tokens, columns) each: rows, and columns beside them.
-      transit: the same of rows that move; those without columns are left out.
-    """
+        return named
 
-    own: Arrays
-    transit: Transit
-
-    @property
-    def token(self) -> Token:
-        """That of the exchange."""
-        return self.transit.token
-
-    def arrived(self, token: Token) -> Arrays:
-        """The arrays of rows that arrived, once they have and after `token`."""
-        rows, beside = self.transit.arrived(token)
-        left = iter(beside)
-        empty = (len(rows), 0)
-        return rows, *(
-            next(left) if a.shape[1] else jnp.zeros_like(rows, a.dtype, shape=empty)
-            for a in self.own[1:]
-        )
-
-
-Constants = tuple[tuple[jax.Array, jax.Array] | None, Crossing]
+    return decorate
 
 
 @dataclasses.dataclass(frozen=True)
 class Crossed:
     """Tokens to the other servers that have experts of theirs; see `linear.Map`.
 
-    Operands are rows, shape (tokens, width), and weights of each choice, shape (tokens, k or 0).
-    Constants are the numbers of experts, on the own server and on that of each entry, and the way.
+    Operands are rows, shape (tokens, width), and arrays beside them that have a value for each
+    choice, or none: shape (tokens, k or 0). Results are the same of a server's tokens on this
+    device, its own first: shape (tokens + room, ...). There, choices of other servers have 0.
 
     Attributes:
       wire_dtype: of rows on the wire.
       wire_back: of their gradients.
-      numbered: whether numbers travel; not in the transpose of `Returned`.
     """
 
     wire_dtype: np.dtype
     wire_back: np.dtype
-    numbered: bool = True
 
-    @jax.named_scope(_SCOPE)
-    def start(self, operands: Arrays, constants: Constants, token: Token) -> Sent:
+    @_named("moe_cross")
+    def start(self, operands: Arrays, way: Crossing, token: Token) -> Begun:
         """Sends them."""
-        (rows, weights), (numbers, crossing) = operands, constants
-        arrays = [(rows, look_up(rows, crossing.token)), _by_server(weights, crossing)]
-        if self.numbered:
-            assert numbers is not None
-            arrays.append(numbers)
-        own, moving = zip(*arrays, strict=True)
-        return _sent(own, moving, crossing.there, self.wire_dtype, token)
-
-    @jax.named_scope(_SCOPE)
-    def finish(self, sent: Sent, constants: Constants, token: Token) -> Arrays:
-        """Rows, weights and numbers of a server's tokens on this device: (tokens + room, ...) each.
-
-        The device's own tokens come first.
-        """
-        del constants
-        return tuple(map(jnp.concatenate, zip(sent.own, sent.arrived(token), strict=True)))
+        rows, *beside = operands
+        pairs = [(rows, look_up(rows, way.token))]
+        pairs += [_by_server(array, way) for array in beside]
+        own, moving = zip(*pairs, strict=True)
+        sent = _sent(moving, way.there, self.wire_dtype, token)
+        return sent.then(lambda *landed: tuple(map(jnp.concatenate, zip(own, landed, strict=True))))
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Returned:
         """The way back of cotangents."""
@@ -104,8 +75,7 @@ class Crossed:
 class Returned:
     """Rows of servers' tokens to the devices of these; the transpose of `Crossed`.
 
-    Operands are rows, shape (tokens + room, width), and a value for each choice, shape
-    (tokens + room, k or 0).
+    Results are, for each token, the sum of its rows in a wide type; and for each choice its values.
     """
 
     wire_dtype: np.dtype
@@ -119,32 +89,38 @@ class Returned:
             return cls(wide, wide)
         return cls(wire_dtype, dtype if wire.has_scales(wire_dtype, wide) else wire_dtype)
 
-    @jax.named_scope("moe_return")
-    def start(self, operands: Arrays, constants: Constants, token: Token) -> Sent:
+    @_named("moe_return")
+    def start(self, operands: Arrays, way: Crossing, token: Token) -> Begun:
         """Returns them."""
-        _, crossing = constants
-        tokens = len(crossing.goes)
-        own, landed = zip(*((array[:tokens], array[tokens:]) for array in operands), strict=True)
-        return _sent(own, landed, crossing.back, self.wire_dtype, token)
+        tokens = len(way.goes)
+        own, *own_each = (array[:tokens] for array in operands)
+        landed = tuple(array[tokens:] for array in operands)
 
-    @jax.named_scope("moe_return")
-    def finish(self, sent: Sent, constants: Constants, token: Token) -> Arrays:
-        """For each token, the sum of its rows in a wide type; and for each choice, its value."""
-        _, crossing = constants
-        (own_rows, own_each), (rows, each) = sent.own, sent.arrived(token)
-        return _added_up(own_rows, rows, crossing), _of_choices(own_each, each, crossing)
+        def received(rows: jax.Array, *each: jax.Array) -> Arrays:
+            values = (_of_choices(*pair, way) for pair in zip(own_each, each, strict=True))
+            return _added_up(own, rows, way), *values
+
+        return _sent(landed, way.back, self.wire_dtype, token).then(received)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Crossed:
         """The way there of cotangents."""
         del dtypes
-        return Crossed(self.wire_back, self.wire_back, numbered=False)
+        return Crossed(self.wire_back, self.wire_back)
 
 
-def _sent(own: Arrays, moving: Arrays, leg: Leg, wire_dtype: np.dtype, token: Token) -> Sent:
+def _sent(moving: Arrays, leg: Leg, wire_dtype: np.dtype, token: Token) -> Begun:
     """Sends rows, and what there is beside them in the same message."""
     rows, *beside = moving
-    beside = [array for array in beside if array.shape[1]]
-    return Sent(own, depart(rows, beside, leg, wire_dtype if rows.shape[1] else rows.dtype, token))
+    wire_dtype = wire_dtype if rows.shape[1] else rows.dtype
+
+    def all_arrays(rows: jax.Array, *others: jax.Array) -> Arrays:
+        left, empty = iter(others), (len(rows), 0)
+        return rows, *(
+            next(left) if a.shape[1] else jnp.zeros_like(rows, a.dtype, shape=empty) for a in beside
+        )
+
+    there = [array for array in beside if array.shape[1]]
+    return depart(rows, there, leg, wire_dtype, token).then(all_arrays)
 
 
 def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:
@@ -153,14 +129,14 @@ def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:
     return each.astype(types.summed_in(each.dtype))
 
 
-def _by_server(weights: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
-    """Weights of this server's choices, and for each entry those of its server's; 0 elsewhere."""
-    if weights.shape[1] == 0:
-        return weights, jnp.zeros_like(weights, shape=(crossing.token.shape[0], 0))
+def _by_server(values: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:
+    """Values of this server's choices, and for each entry those of its server's; 0 elsewhere."""
+    if values.shape[1] == 0:
+        return values, jnp.zeros_like(values, shape=(crossing.token.shape[0], 0))
     chosen, token = crossing.chosen, crossing.token
-    own = jnp.where(chosen == crossing.here, weights, 0)
+    own = jnp.where(chosen == crossing.here, values, 0)
     chosen = look_up(chosen, token)
-    return own, jnp.where(chosen == crossing.server[:, None], look_up(weights, token), 0)
+    return own, jnp.where(chosen == crossing.server[:, None], look_up(values, token), 0)
 
 
 def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
@@ -176,12 +152,12 @@ def _added_up(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Arr
 
 def _of_choices(own: jax.Array, entries: jax.Array, crossing: Crossing) -> jax.Array:
     """The value of each choice, from the choice's server: shape (tokens, k)."""
-    server = jnp.minimum(crossing.chosen, crossing.servers - 1)
-    of_choice = functools.partial(jnp.take_along_axis, mode="promise_in_bounds")
-    entry = of_choice(crossing.entry, server, 1)
     columns = own.shape[1]
     if columns == 0:
         return own
+    server = jnp.minimum(crossing.chosen, crossing.servers - 1)
+    of_choice = functools.partial(jnp.take_along_axis, mode="promise_in_bounds")
+    entry = of_choice(crossing.entry, server, 1)
     at = entry * columns + jnp.arange(columns, dtype=jnp.int32)[None]
     there = jnp.where(of_choice(crossing.goes, server, 1), look_up(entries.reshape(-1), at), 0)
     exists = crossing.chosen < crossing.servers

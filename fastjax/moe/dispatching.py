@@ -11,17 +11,18 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments
+from fastjax.moe import arguments, routing
 from fastjax.moe.arrangement import Options, arrange
 from fastjax.moe.copies import Copies, plan_copies
 from fastjax.moe.plans import plan_dispatches
 from fastjax.moe.routing import Crossing, Route
-from fastjax.moe.ways import check_rows, factors_at_experts, finish_sums, start_sums, way_of
+from fastjax.moe.ways import check_rows, factors_at_experts, finish_sums, start_sums
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan import TracedPlan
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Handle:
     """What `combine` has to know of a `dispatch`: a pytree.
@@ -39,7 +40,7 @@ class Handle:
     weights: jax.Array | None  # of choices, or of rows at experts where tokens cross once
     route: Route  # to experts: of this device's tokens, or of those that landed on it
     crossing: Crossing | None  # to other servers before that, where tokens cross once
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     copies: Copies | None = None
 
     def params(self, params: Any) -> Any:
@@ -77,13 +78,6 @@ class Handle:
     def rows(self) -> int:
         """Rows of a device's buffer."""
         return self.route.rows
-
-
-jax.tree_util.register_dataclass(
-    Handle,
-    data_fields=["kept", "dropped", "weights", "route", "crossing", "copies"],
-    meta_fields=["shape"],
-)
 
 
 @arguments.with_buffer_factor
@@ -176,15 +170,14 @@ def dispatch(
     )
     arrangement = arrange(x, expert_ids, weights, options)
     x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.group.axes)
-    plans = plan_dispatches([expert_ids], [arrangement])
-    (planned,) = plans.planned
-    way, room = way_of(arrangement, planned), planned.room
+    plans = plan_dispatches([routing.check(expert_ids, num_experts)], [arrangement])
+    (way,) = plans.ways
     spread = way.spread(way.start(x, weights, None), None)
     if way.crossing is not None:
         weights = spread.factors(None)
     handle = Handle(
-        kept=tokens.restored(room.kept),
-        dropped=room.dropped,
+        kept=tokens.restored(way.room.kept),
+        dropped=way.room.dropped,
         weights=weights,
         route=spread.route,
         crossing=way.crossing,

@@ -17,9 +17,8 @@ import numpy as np
 
 from fastjax import jax_compat
 from fastjax.moe import linear, types, wire
-from fastjax.moe.linear import Arrays
 from fastjax.moe.routing import Route, Token
-from fastjax.moe.transit import Transit, send
+from fastjax.moe.transit import Arrays, Begun, send
 from fastjax.traced.nonnegative import quotient
 from fastjax.traced.planned_exchange import summable
 from fastjax.traced.reverse_mode import in_reverse_mode
@@ -27,17 +26,15 @@ from fastjax.traced.reverse_mode import in_reverse_mode
 
 @dataclasses.dataclass(frozen=True)
 class Copied:
-    """Rows of tokens, shape (tokens, width), to their experts; see `linear.Map`."""
+    """Rows of tokens, shape (tokens, width), to their experts: (route.rows, width).
+
+    See `linear.Map`.
+    """
 
     @jax.named_scope("moe_to_experts")
-    def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
+    def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
         """Sends them."""
-        return send(operands[0], constants.there, token, indices=_tokens_of(constants))
-
-    def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
-        """Rows at experts, shape (route.rows, width)."""
-        del constants
-        return (sent.rows(token),)
+        return send(operands[0], way.there, token, indices=_tokens_of(way))
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Summed:
         """The way back of cotangents."""
@@ -50,16 +47,11 @@ class Summed:
 
     wide: np.dtype
 
-    def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
+    def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
         """Sends rows of experts, and sums them."""
         (rows,) = operands
         rows = rows if summable(rows.dtype, self.wide) else rows.astype(self.wide)
-        return _sums(rows, None, constants, self.wide, token)
-
-    def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
-        """The sums, shape (tokens, width)."""
-        del constants
-        return (sent.rows(token),)
+        return _sums(rows, None, way, self.wide, token)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Copied:
         """The way there of cotangents."""
@@ -70,7 +62,7 @@ class Summed:
 @jax.named_scope("moe_add_up")
 def _sums(
     rows: jax.Array, factors: jax.Array | None, route: Route, wide: np.dtype, token: Token
-) -> Transit:
+) -> Begun:
     """Sums the rows of each token's choices, each times its factor: shape (tokens, width), wide."""
     leg = route.there._replace(length=len(route.kept))
     return send(
@@ -88,14 +80,14 @@ def _tokens_of(route: Route) -> jax.Array:
 
 
 @jax.named_scope("moe_to_experts")
-def send_weights(weights: jax.Array, route: Route, token: Token = None) -> Transit:
+def send_weights(weights: jax.Array, route: Route, token: Token = None) -> Begun:
     """Sends weights, shape (tokens, k), to the rows of their experts: shape (route.rows, 1)."""
     weights, *_ = jax_compat.vary_together([weights, route.order], route.plan.axis_name)
     return send(route.by_expert(weights[..., None]), route.there, token)
 
 
 @jax.named_scope("moe_add_up")
-def return_values(values: jax.Array, route: Route, token: Token) -> Transit:
+def return_values(values: jax.Array, route: Route, token: Token) -> Begun:
     """Returns a value for each row of experts, shape (route.rows,); the way back of weights.
 
     They arrive by expert; see `Route.by_choice`.
@@ -143,16 +135,15 @@ def add_up(
       Shape (tokens, width), wide.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
-    axes = route.plan.axis_name
     if not jnp.issubdtype(wide, jnp.inexact):
         return _integer_sums(rows, weights, route, wide)
     rows, factors, wide = sum_types(rows, weights)
     if token is not None:
         return _sums(rows, factors, route, wide, token).rows()
     if factors is None:
-        return linear.apply(Summed(wide), (rows,), route, axes)[0]
+        return linear.apply(Summed(wide), (rows,), route)[0]
     leaves, structure = jax.tree.flatten((rows, factors, route))
-    leaves = jax_compat.vary_together(leaves, axes)
+    leaves = jax_compat.vary_together(leaves, route.plan.axis_name)
     rows, factors, route = jax.tree.unflatten(structure, leaves)
     return _weighted(*in_reverse_mode((rows, factors)), route)
 
@@ -171,7 +162,7 @@ def _weighted_forward(*values: Any) -> Any:
 def _weighted_backward(residuals: Any, ct: jax.Array) -> Any:
     rows, factors, route = residuals
     # Tokens are of the rows' type, so that one holds their cotangents.
-    (copies,) = linear.apply(Copied(), (ct.astype(rows.dtype),), route, route.plan.axis_name)
+    (copies,) = linear.apply(Copied(), (ct.astype(rows.dtype),), route)
     return (*weighted_cotangents(copies, rows, factors), None)
 
 

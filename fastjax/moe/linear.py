@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,26 +12,22 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
-from fastjax.jax_compat import Axes
-from fastjax.moe.routing import Token
+from fastjax.moe.routing import Crossing, Route, Token
+from fastjax.moe.transit import Arrays, Begun
 from fastjax.traced.reverse_mode import in_reverse_mode
 
-Arrays = tuple[jax.Array, ...]
+Way = Route | Crossing
 
 
 class Map(Protocol):
     """A linear map of arrays, of which the n-th result is made of the n-th operand alone.
 
-    It is an exchange with a start and an end. An array of no columns stands for one that is left
-    out. Instances can be hashed.
+    It is an exchange along a way, with a start and an end. An array of no columns stands for one
+    that is left out. Integers have no derivatives. Instances can be hashed.
     """
 
-    def start(self, operands: Arrays, constants: Any, token: Token) -> Any:
-        """Sends the operands; what it returns has the `token` of the exchange."""
-        ...
-
-    def finish(self, sent: Any, constants: Any, token: Token) -> Arrays:
-        """The results, after a token; those behind the last operand's have no derivative."""
+    def start(self, operands: Arrays, way: Any, token: Token) -> Begun:
+        """Sends the operands after a token, with the derivatives that JAX finds: none in order."""
         ...
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Map:
@@ -40,51 +35,32 @@ class Map(Protocol):
         ...
 
 
-class Begun(NamedTuple):
-    """A map on its way.
-
-    Attributes:
-      token: of its exchange.
-      results: the function of a token that waits for it.
-    """
-
-    token: Token
-    results: Callable[[Token], Arrays]
-
-
-def start(linear: Map, operands: Arrays, constants: Any, token: Token) -> Begun:
-    """Begins a linear map after a token, with the derivatives that JAX finds: none in an order."""
-    sent = linear.start(operands, constants, token)
-    return Begun(sent.token, lambda token: linear.finish(sent, constants, token))
-
-
-def begin(linear: Map, operands: Arrays, constants: Any, axes: Axes, token: Token) -> Begun:
+def begin(linear: Map, operands: Arrays, way: Way, token: Token) -> Begun:
     """Begins a linear map after a token, or, without an order, applies it; see `apply`."""
     if token is not None:
-        return start(linear, operands, constants, token)
-    made = apply(linear, operands, constants, axes)
+        return linear.start(operands, way, token)
+    made = apply(linear, operands, way)
     return Begun(None, lambda _: made)
 
 
-def apply(linear: Map, operands: Arrays, constants: Any, axes: Axes) -> Arrays:
-    """The results of a linear map, on devices along these mesh axes.
+def apply(linear: Map, operands: Arrays, way: Way) -> Arrays:
+    """The results of a linear map.
 
     Cotangents that nobody wants, or that are known to be zero, are not sent.
     """
-    leaves, structure = jax.tree.flatten((operands, constants))
-    given = jax.tree.unflatten(structure, jax_compat.vary_together(leaves, axes))
-    operands, constants = given
-    return _applied(linear, in_reverse_mode(operands), constants)
+    leaves, structure = jax.tree.flatten((operands, way))
+    leaves = jax_compat.vary_together(leaves, way.plan.axis_name)
+    operands, way = jax.tree.unflatten(structure, leaves)
+    return _applied(linear, in_reverse_mode(operands), way)
 
 
-def _applied(linear: Map, operands: Arrays, constants: Any) -> Arrays:
-    rule = functools.partial(_apply, linear)
-    return jax_compat.with_symbolic_zeros(rule, operands, constants)
+def _applied(linear: Map, operands: Arrays, way: Way) -> Arrays:
+    return jax_compat.with_symbolic_zeros(functools.partial(_apply, linear), operands, way)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _apply(linear: Map, operands: Arrays, constants: Any) -> Arrays:
-    return linear.finish(linear.start(operands, constants, None), constants, None)
+def _apply(linear: Map, operands: Arrays, way: Way) -> Arrays:
+    return linear.start(operands, way, None).results(None)
 
 
 @jax.tree_util.register_static
@@ -97,29 +73,29 @@ class _Wanted:
 
 def _forward(linear: Map, *primals: Any) -> Any:
     wanted = _Wanted(tuple(operand.perturbed for operand in primals[0]))
-    operands, constants = custom_vjp_primal_tree_values(primals)
-    made: Any = _apply(linear, operands, constants)  # which further derivatives need
-    return made, ([o[:0] for o in operands], wanted, constants)
+    operands, way = custom_vjp_primal_tree_values(primals)
+    made: Any = _apply(linear, operands, way)  # which further derivatives need
+    return made, ([o[:0] for o in operands], wanted, way)
 
 
 @jax.named_scope("moe_gradient")
 def _backward(linear: Map, residuals: Any, cts: Any) -> Any:
-    likes, wanted, constants = residuals
+    likes, wanted, way = residuals
     moves = [
         want and like.shape[1] > 0 and is_moving(like.dtype, ct)
-        for like, want, ct in zip(likes, wanted.each, cts, strict=False)
+        for like, want, ct in zip(likes, wanted.each, cts, strict=True)
     ]
     if not any(moves):
         return tuple(None for _ in likes), None
     given = tuple(
         ct.astype(like.dtype) if move else jnp.zeros((ct.shape[0], 0), jnp.float32)
-        for like, ct, move in zip(likes, cts, moves, strict=False)
+        for like, ct, move in zip(likes, cts, moves, strict=True)
     )
     dtypes = tuple(like.dtype for like in likes)
-    made = _applied(linear.transposed(dtypes), given, constants)
+    made = _applied(linear.transposed(dtypes), given, way)
     return tuple(
         ct.astype(like.dtype) if move else None
-        for like, ct, move in zip(likes, made, moves, strict=False)
+        for like, ct, move in zip(likes, made, moves, strict=True)
     ), None
 
 

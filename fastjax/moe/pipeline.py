@@ -16,33 +16,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
-from jax.typing import DTypeLike
 
 from fastjax import jax_compat
-from fastjax.moe import types, ways
-from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.linear import Begun, is_moving
-from fastjax.moe.planning import Planned
+from fastjax.moe import types
+from fastjax.moe.linear import is_moving
 from fastjax.moe.plans import Plans
 from fastjax.moe.routing import Token
-from fastjax.moe.ways import Experts, Kept, Params, Spread, way_of
+from fastjax.moe.transit import Begun
+from fastjax.moe.ways import (
+    Experts,
+    Kept,
+    Params,
+    Spread,
+    Way,
+    check_rows,
+    finish_sums,
+    one_chunk,
+    start_sums,
+)
 from fastjax.traced.after import after
 from fastjax.traced.reverse_mode import in_reverse_mode
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layer:
-    """What is known of a layer when it is traced: how each chunk goes, and its experts."""
-
-    arrangements: tuple[Arrangement, ...]
-    experts: Experts
-
-    @property
-    def payload_dtype(self) -> DTypeLike | None:
-        return self.arrangements[0].payload_dtype
-
-    def ways(self, planned: Sequence[Planned]) -> list[ways.Way]:
-        return [*map(way_of, self.arrangements, planned)]
 
 
 class _Values(NamedTuple):
@@ -57,7 +50,6 @@ def run(
     x: Sequence[jax.Array],
     weights: Sequence[jax.Array] | None,
     plans: Plans,
-    arrangements: Sequence[Arrangement],
     experts: Experts,
     params: Params,
 ) -> jax.Array:
@@ -69,82 +61,75 @@ def run(
       plans: of all. They are made before rows of any are sent, since the messages of planning would
         wait in the network behind rows: each plan as long as NICs and switches have rows in their
         queues.
-      arrangements: of each chunk.
       experts: of a device; those of several chunks by `programs.closed`.
       params: of these, and then the captured values, which stay as the experts know them: the same
         on all devices, perhaps.
     """
     if len(x) == 1:
         each = None if weights is None else weights[0]
-        return ways.one_chunk(x[0], each, plans.planned[0], arrangements[0], experts, params)
+        return one_chunk(x[0], each, plans.ways[0], experts, params)
     params, captured = params
     values = _Values(tuple(x), None if weights is None else tuple(weights), params)
-    leaves, structure = jax.tree.flatten((values, tuple(plans.planned), plans.token))
-    leaves = jax_compat.vary_together(leaves, arrangements[0].group.axes)
+    leaves, structure = jax.tree.flatten((values, tuple(plans.ways), plans.token))
+    leaves = jax_compat.vary_together(leaves, plans.ways[0].arrangement.group.axes)
     values, *rest = jax.tree.unflatten(structure, leaves)
     values = in_reverse_mode(values._replace(params=(values.params, captured)))
-    layer = _Layer(tuple(arrangements), experts)
-    results = jax_compat.with_symbolic_zeros(functools.partial(_run, layer), values, *rest)
+    results = jax_compat.with_symbolic_zeros(functools.partial(_run, experts), values, *rest)
     return jnp.concatenate(results)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(
-    layer: _Layer, values: _Values, planned: Sequence[Planned], token: jax.Array
+    experts: Experts, values: _Values, ways: Sequence[Way], token: jax.Array
 ) -> tuple[jax.Array, ...]:
-    results, _ = _forward(layer, values, planned, token, None)
+    results, _ = _forward(experts, values, ways, token, None)
     return results
 
 
-def _run_forward(layer: _Layer, *primals: Any) -> Any:
+def _run_forward(experts: Experts, *primals: Any) -> Any:
     perturbed = lambda tree: any(leaf.perturbed for leaf in jax.tree.leaves(tree))  # noqa: E731
     wanted = _Wanted(perturbed(primals[0].x), perturbed(primals[0].weights))
-    values, planned, token = custom_vjp_primal_tree_values(primals)
+    values, ways, token = custom_vjp_primal_tree_values(primals)
     ordered = jax.tree.map(jax.lax.stop_gradient, values)
-    results, kept = _forward(layer, ordered, planned, token, wanted)
-    plain = functools.partial(_one_by_one, layer)
-    results = _derived(lambda *operands: operands[-1], plain, values, planned, results)
-    return results, (wanted, values, planned, kept)
+    results, kept = _forward(experts, ordered, ways, token, wanted)
+    plain = functools.partial(_one_by_one, experts)
+    results = _derived(plain, values, ways, results)
+    return results, (wanted, values, ways, kept)
 
 
 @jax.named_scope("moe_gradient")
-def _run_backward(layer: _Layer, residuals: Any, cts: Any) -> Any:
-    wanted, values, planned, kept = residuals
+def _run_backward(experts: Experts, residuals: Any, cts: Any) -> Any:
+    wanted, values, ways, kept = residuals
     if not any(is_moving(kept[c][0].empty.dtype, ct) for c, ct in enumerate(cts)):
         return None, None, None
     cts = tuple(
         jnp.zeros_like(arrays.empty, shape=ct.shape) if isinstance(ct, SymbolicZero) else ct
         for (arrays, _), ct in zip(kept, cts, strict=True)
     )
-    ordered, plain = (functools.partial(f, layer, wanted) for f in (_backward, _cotangents))
-    return _derived(ordered, plain, (values, cts), planned, kept), None, None
+    ordered = jax.tree.map(jax.lax.stop_gradient, (values, cts, kept))
+    made = _backward(wanted, ordered, ways)
+    plain = functools.partial(_cotangents, experts, wanted)
+    return _derived(plain, (values, cts), ways, made), None, None
 
 
 _run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _derived(
-    ordered: Callable[..., Any],
-    plain: Callable[[Any, Any], Any],
-    values: Any,
-    constants: Any,
-    kept: Any,
-) -> Any:
-    """What is made in an order, of values and arrays that have been kept.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _derived(plain: Callable[[Any, Any], Any], values: Any, constants: Any, made: Any) -> Any:
+    """What has been made in an order, which has no derivatives.
 
-    That has no derivatives. These are those of `plain`, which makes the same of values alone.
+    These are those of `plain`, which makes the same of values and constants.
     """
-    del plain
-    return ordered(values, constants, kept)
+    del plain, values, constants
+    return made
 
 
-def _derived_forward(ordered: Any, plain: Any, *operands: Any) -> Any:
-    return _derived(ordered, plain, *operands), operands[:2]
+def _derived_forward(plain: Any, *operands: Any) -> Any:
+    return _derived(plain, *operands), operands[:2]
 
 
-def _derived_backward(ordered: Any, plain: Callable[..., Any], operands: Any, cts: Any) -> Any:
-    del ordered
+def _derived_backward(plain: Callable[..., Any], operands: Any, cts: Any) -> Any:
     values, constants = operands
     _, vjp = jax.vjp(lambda values: plain(values, constants), values)
     return *vjp(cts), None, None
@@ -153,21 +138,18 @@ def _derived_backward(ordered: Any, plain: Callable[..., Any], operands: Any, ct
 _derived.defvjp(_derived_forward, _derived_backward)
 
 
-def _one_by_one(
-    layer: _Layer, values: _Values, planned: Sequence[Planned]
-) -> tuple[jax.Array, ...]:
+def _one_by_one(experts: Experts, values: _Values, ways: Sequence[Way]) -> tuple[jax.Array, ...]:
     """The results, by exchanges without an order, which have all derivatives."""
-    weights = values.weights or [None] * len(planned)
-    chunks = zip(values.x, weights, planned, layer.arrangements, strict=True)
-    return tuple(ways.one_chunk(*chunk, layer.experts, values.params) for chunk in chunks)
+    chunks = zip(values.x, values.weights or [None] * len(ways), ways, strict=True)
+    return tuple(one_chunk(*chunk, experts, values.params) for chunk in chunks)
 
 
 def _cotangents(
-    layer: _Layer, wanted: _Wanted, operands: tuple[_Values, Any], planned: Sequence[Planned]
+    experts: Experts, wanted: _Wanted, operands: tuple[_Values, Any], ways: Sequence[Way]
 ) -> _Values:
     """Those of `_one_by_one`, where `_backward` has any."""
     values, cts = operands
-    _, vjp = jax.vjp(lambda values: _one_by_one(layer, values, planned), values)
+    _, vjp = jax.vjp(lambda values: _one_by_one(experts, values, ways), values)
     made = jax.tree.map(lambda ct: None if ct.dtype == jax.dtypes.float0 else ct, *vjp(cts))
     x = made.x if wanted.x else (None,) * len(made.x)
     weights = made.weights if wanted.weights or made.weights is None else (None,) * len(x)
@@ -181,14 +163,6 @@ class _Wanted:
 
     x: bool
     weights: bool
-
-
-class _Work(NamedTuple):
-    """Outcome of the experts of a chunk: rows, and arrays for the backward pass."""
-
-    rows: jax.Array
-    factors: jax.Array | None
-    vjp: Any
 
 
 def in_order(
@@ -248,22 +222,22 @@ def _rows(spread: Spread, turn: Token) -> jax.Array:
 
 
 def _forward(
-    layer: _Layer,
+    experts: Experts,
     values: _Values,
-    planned: Sequence[Planned],
+    ways: Sequence[Way],
     token: jax.Array,
     wanted: _Wanted | None,
 ) -> tuple[tuple[jax.Array, ...], list[tuple[Kept, Any]]]:
     """The results; and, where cotangents are wanted, arrays for the backward pass."""
-    every, weights = layer.ways(planned), values.weights or [None] * len(planned)
+    weights = values.weights or [None] * len(ways)
 
-    def work(spread: Spread, turn: Token) -> _Work:
+    def work(_: int, spread: Spread, turn: Token) -> Any:
         rows, factors, route = _rows(spread, turn), spread.factors(turn), spread.route
         floats, others, joined = types.split(values.params)
 
         def of(rows: jax.Array, floats: Sequence[jax.Array]) -> jax.Array:
             params = joined(floats, others)
-            return layer.experts(rows, route.group_sizes, route.group_rows, params)
+            return experts(rows, route.group_sizes, route.group_rows, params)
 
         if wanted is None:
             made, vjp = of(rows, floats), None
@@ -271,24 +245,25 @@ def _forward(
             made, vjp = jax.vjp(of, rows, floats)
         else:
             made, vjp = jax.vjp(functools.partial(of, rows), floats)
-        return _Work(ways.check_rows(made, route.rows), factors, vjp)
+        return check_rows(made, route.rows), factors, vjp
 
-    def start_back(chunk: int, spread: Spread, made: _Work, token: Token) -> Begun:
-        ends, tokens = (spread.route, every[chunk].crossing), (token, spread.token)
-        return ways.start_sums(made.rows, made.factors, *ends, layer.payload_dtype, *tokens)
+    def start_back(chunk: int, spread: Spread, made: Any, token: Token) -> Begun:
+        way, (rows, factors, _) = ways[chunk], made
+        sums = rows, factors, spread.route, way.crossing, way.arrangement.payload_dtype
+        return start_sums(*sums, token, spread.token)
 
     returning, last = in_order(
-        range(len(planned)),
+        range(len(ways)),
         token,
-        lambda c, token: every[c].start(values.x[c], weights[c], token),
-        lambda c, sent, token: every[c].spread(sent, token),
-        lambda _, spread, turn: work(spread, turn),
+        lambda c, token: ways[c].start(values.x[c], weights[c], token),
+        lambda c, sent, token: ways[c].spread(sent, token),
+        work,
         start_back,
     )
     results, kept = [], []
     for chunk, spread, (made, factors, vjp), sent in returning:
-        ends = spread.route, every[chunk].crossing
-        sums, choices = ways.finish_sums(sent, weights[chunk], *ends, last)
+        ends = spread.route, ways[chunk].crossing
+        sums, choices = finish_sums(sent, weights[chunk], *ends, last)
         results.append(sums.astype(made.dtype))
         if wanted is None:
             continue
@@ -300,14 +275,12 @@ def _forward(
 
 
 def _backward(
-    layer: _Layer,
     wanted: _Wanted,
-    operands: tuple[_Values, tuple[jax.Array, ...]],
-    planned: Sequence[Planned],
-    kept: Sequence[tuple[Kept, Any]],
+    operands: tuple[_Values, Sequence[jax.Array], Sequence[tuple[Kept, Any]]],
+    ways: Sequence[Way],
 ) -> _Values:
     """The cotangents of tokens, weights and params, the last chunk's first."""
-    (values, cts), every = operands, layer.ways(planned)
+    values, cts, kept = operands
     x_cts: list[Any] = [None] * len(kept)
     weights_cts: list[Any] = [None] * len(values.weights or ())
     params_ct: list[jax.Array] = []
@@ -315,7 +288,7 @@ def _backward(
     def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array | None, jax.Array | None]:
         nonlocal params_ct
         arrays, vjp = kept[chunk]
-        made_ct, factors_ct = every[chunk].weigh(_rows(spread, turn), arrays)
+        made_ct, factors_ct = ways[chunk].weigh(_rows(spread, turn), arrays)
         *rows_ct, of_chunk = vjp(made_ct)
         params_ct = list(map(jnp.add, params_ct, of_chunk)) if params_ct else of_chunk
         return rows_ct[0] if wanted.x else None, factors_ct
@@ -324,18 +297,18 @@ def _backward(
         rows, each = made
         if rows is None and each is None:
             return None
-        return every[chunk].start_back(rows, each, kept[chunk][0], token, spread.token)
+        return ways[chunk].start_back(rows, each, kept[chunk][0], token, spread.token)
 
     returning, last = in_order(
         range(len(kept) - 1, -1, -1),
         jnp.zeros((), jnp.float32),
-        lambda c, token: every[c].start_cotangents(cts[c], kept[c][0], token),
-        lambda c, sent, token: every[c].spread_cotangents(sent, kept[c][0], token),
+        lambda c, token: ways[c].start_cotangents(cts[c], kept[c][0], token),
+        lambda c, sent, token: ways[c].spread_cotangents(sent, kept[c][0], token),
         work,
         start_back,
     )
     for chunk, _, _, sent in returning:
-        rows, each = every[chunk].finish_back(sent, cts[chunk], kept[chunk][0], last)
+        rows, each = ways[chunk].finish_back(sent, cts[chunk], kept[chunk][0], last)
         if wanted.x:
             assert rows is not None
             x_cts[chunk] = rows.astype(values.x[chunk].dtype)

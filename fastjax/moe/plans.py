@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from fastjax.moe import planning, routing
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.copies import plan_copies
-from fastjax.moe.levelled import Levelled, deal, level
-from fastjax.moe.planning import Planned, Routed
-from fastjax.moe.routing import Token
+from fastjax.moe.levelled import Levelled, level
+from fastjax.moe.routing import Choices, Token
+from fastjax.moe.ways import Deduplicated, EachChoice, Way
 from fastjax.traced.after import after
 
 
@@ -22,18 +22,18 @@ class Plans(NamedTuple):
     """The plans of chunks.
 
     Attributes:
-      planned: of each chunk.
+      ways: of each chunk.
       token: exists after all of them; None if there is one.
       levelled: how experts are, if they are.
     """
 
-    planned: list[Planned]
+    ways: list[Way]
     token: jax.Array | None
     levelled: Levelled | None
 
     def first(self) -> jax.Array:
         """Exists after the first plan, the one that is refused."""
-        return _table(self.planned[0])
+        return self.ways[0].table
 
     def params(self, params: Any, arrangement: Arrangement) -> Any:
         """Of all groups of a device, from those of its experts."""
@@ -44,7 +44,7 @@ class Plans(NamedTuple):
 
 
 def plan_dispatches(
-    expert_ids: Sequence[jax.Array],
+    choices: Sequence[Choices],
     arrangements: Sequence[Arrangement],
     levelled: Levelled | None = None,
 ) -> Plans:
@@ -53,90 +53,82 @@ def plan_dispatches(
     One collective gathers the counts of all chunks. A plan that is refused ends the program on all
     devices. No device may then have begun an exchange that waits for the others: so no plan is made
     before all counts are gathered, and none before the first. That is the one that is refused,
-    since it gets the wrong choices of all chunks (`whole_layer`). The others are made at once, so
-    plans are made in two rounds, whatever the number of chunks.
+    since it has the wrong choices of all chunks. The others are made at once, so plans are made in
+    two rounds, whatever the number of chunks.
 
     Args:
-      expert_ids: of each chunk, shape (tokens, k).
+      choices: of each chunk.
       arrangements: of each chunk, which differ in the experts' rows only.
       levelled: how experts are, if that has been decided; otherwise it is by the rows of all
         chunks.
     """
-    way = _plan_crossings if arrangements[0].deduplicated else _plan_each_choice
-    planned, levelled = way(expert_ids, arrangements, levelled)
-    if len(planned) == 1:
-        return Plans(planned, None, levelled)
+    make = _crossings if arrangements[0].deduplicated else _each_choice
+    plan, levelled = make(choices, arrangements, levelled)
+    first = plan(0, None)
+    ways = [first, *(plan(chunk, first.table) for chunk in range(1, len(choices)))]
+    if len(ways) == 1:
+        return Plans(ways, None, levelled)
     token = jnp.zeros((), jnp.float32)
-    for plan in planned:
-        token = after(token, _table(plan))
-    return Plans(planned, jax.lax.stop_gradient(token), levelled)
+    for way in ways:
+        token = after(token, way.table)
+    return Plans(ways, jax.lax.stop_gradient(token), levelled)
 
 
-def _plan_crossings(
-    expert_ids: Sequence[jax.Array],
+Planner = Callable[[int, Token], Way]
+"""Plans a chunk after a token."""
+
+
+def _crossings(
+    choices: Sequence[Choices],
     arrangements: Sequence[Arrangement],
     levelled: Levelled | None,
-) -> tuple[list[Planned], Levelled | None]:
-    """Plans for tokens that cross once; and how experts are levelled, if they are."""
-    servers, group = arrangements[0].servers, arrangements[0].crossing
-    groups = [group.of_choices(ids) for ids in expert_ids]
+) -> tuple[Planner, Levelled | None]:
+    """Plans tokens that cross once; and how experts are levelled, if they are."""
+    servers, group, room = arrangements[0].servers, arrangements[0].crossing, None
+    groups = [group.of_choices(chunk.experts) for chunk in choices]
+    experts = arrangements[0].experts.count
+    if arrangements[0].experts.may_drop:  # of one chunk: room for several has been shared out
+        found, room, levelled = planning.find_room(choices[0], arrangements[0], groups[0])
+        choices, experts = [found], 0  # all have been counted
     wanted = [
-        planning.want_crossing(ids, a.experts, servers, told)
-        for ids, a, told in zip(expert_ids, arrangements, groups, strict=True)
+        planning.want_crossing(chunk, servers, told)
+        for chunk, told in zip(choices, groups, strict=True)
     ]
-    # Of those that find room. Where some may not, all have been counted before.
-    experts = arrangements[0].experts.count if wanted[0].room is None else 0
-    every = group.of_choices(*expert_ids)
+    every = group.of_choices(*(chunk.experts for chunk in choices))
     counts = every.gather([tokens.counts for tokens in wanted], experts, servers.count)
-    if levelled is None:
-        of_experts = [told[:, servers.count :] for told in counts]
-        levelled = wanted[0].levelled or _levelled(of_experts, arrangements[0])
+    of_experts = [told[:, servers.count :] for told in counts]
+    levelled = levelled or _levelled(of_experts, arrangements[0])
 
-    def plan(chunk: int, token: Token) -> Planned:
-        tokens = wanted[chunk], counts[chunk]
-        return planning.plan_crossing(*tokens, servers, groups[chunk], token, levelled)
+    def plan(chunk: int, token: Token) -> Way:
+        told = wanted[chunk], counts[chunk], room, servers, groups[chunk]
+        return Deduplicated(*planning.plan_crossing(*told, token, levelled), arrangements[chunk])
 
-    return _in_two_rounds(plan, len(wanted)), levelled
+    return plan, levelled
 
 
-def _plan_each_choice(
-    expert_ids: Sequence[jax.Array],
+def _each_choice(
+    choices: Sequence[Choices],
     arrangements: Sequence[Arrangement],
     levelled: Levelled | None,
-) -> tuple[list[Planned], Levelled | None]:
-    """Plans for a row for each choice; and how experts are levelled, if they are."""
+) -> tuple[Planner, Levelled | None]:
+    """Plans a row for each choice; and how experts are levelled, if they are."""
     group, experts = arrangements[0].group, arrangements[0].experts
-    choices = [
-        routing.by_expert(routing.check(i, experts.count), experts.count) for i in expert_ids
-    ]
+    by_expert = [routing.by_expert(chunk, experts.count) for chunk in choices]
     counts: list[Any] = [None] * len(choices)
-    dealing = None
     if experts.may_drop or experts.balance is not None:  # what is sent depends on all counts
-        every = group.of_choices(*expert_ids)
-        counts = every.gather([one.counts for one in choices], experts.count)
-    if experts.balance is not None:
+        every = group.of_choices(*(chunk.experts for chunk in choices))
+        counts = every.gather([one.counts for one in by_expert], experts.count)
         levelled = levelled or _levelled(counts, arrangements[0])
-        dealing = functools.partial(deal, levelled=levelled, servers=arrangements[0].servers)
 
-    def plan(chunk: int, token: Token) -> Planned:
-        told, experts = group.of_choices(expert_ids[chunk]), arrangements[chunk].experts
-        return planning.route(choices[chunk], counts[chunk], experts, told, token, dealing)
+    def plan(chunk: int, token: Token) -> Way:
+        told = group.of_choices(choices[chunk].experts)
+        given = by_expert[chunk], counts[chunk], arrangements[chunk], told
+        return EachChoice(*planning.route(*given, token, levelled), arrangements[chunk])
 
-    return _in_two_rounds(plan, len(choices)), levelled
+    return plan, levelled
 
 
 def _levelled(counts: Sequence[jax.Array], arrangement: Arrangement) -> Levelled | None:
     """How experts are levelled for the rows of all chunks, if they are."""
     rows = [told.sum(0, dtype=told.dtype) for told in counts]
     return level(functools.reduce(jnp.add, rows), arrangement.servers, arrangement.experts.balance)
-
-
-def _in_two_rounds(plan: Callable[[int, Token], Planned], chunks: int) -> list[Planned]:
-    """A plan of each chunk, all but the first after the first."""
-    first = plan(0, None)
-    return [first, *(plan(chunk, _table(first)) for chunk in range(1, chunks))]
-
-
-def _table(planned: Planned) -> jax.Array:
-    way = planned.route if isinstance(planned, Routed) else planned.crossing
-    return way.plan.table

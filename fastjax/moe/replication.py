@@ -7,7 +7,6 @@ experts work on all tokens that chose these, which takes no exchange, and the re
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,11 +19,11 @@ from fastjax.jax_compat import Axes
 from fastjax.moe import checkpoint, routing, types
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.planning import sizes_to_plan
-from fastjax.moe.servers import ExchangeGroup
 from fastjax.moe.ways import Experts, add_up, check_rows
 from fastjax.topology import Topology
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up
+from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.plan_spec import PlanSpec
 
 _warned: set[Axes] = set()
@@ -56,19 +55,12 @@ def is_summed(whole: Arrangement, x: jax.Array, top_k: int) -> bool:
     )
 
 
-def parts_of(length: int, axes: Axes) -> Callable[[jax.Array, int], jax.Array]:
-    """A function that takes this device's part, of so many rows, of an array of all tokens.
-
-    Behind the last token it has rows of a number that it is given.
-    """
-
-    def part_of(array: jax.Array, filling: int) -> jax.Array:
-        missing = length * jax.lax.axis_size(axes) - len(array)
-        array = jnp.pad(array, ((0, missing), (0, 0)), constant_values=filling)
-        array, first = jax_compat.vary_together([array, jax.lax.axis_index(axes) * length], axes)
-        return jax.lax.dynamic_slice_in_dim(array, first, length)
-
-    return part_of
+def part_of(array: jax.Array, filling: int, length: int, axes: Axes) -> jax.Array:
+    """This device's part, of so many rows, of an array of all tokens, filled up behind the last."""
+    missing = length * jax.lax.axis_size(axes) - len(array)
+    array = jnp.pad(array, ((0, missing), (0, 0)), constant_values=filling)
+    array, first = jax_compat.vary_together([array, jax.lax.axis_index(axes) * length], axes)
+    return jax.lax.dynamic_slice_in_dim(array, first, length)
 
 
 def gathered(rows: jax.Array, tokens: int, axes: Axes) -> jax.Array:

@@ -22,6 +22,7 @@ from fastjax.moe import checkpoint, routing, types
 from fastjax.moe.arrangement import Arrangement, room_for
 from fastjax.moe.levelled import Levelled, deal, level
 from fastjax.moe.plans import Plans, plan_dispatches
+from fastjax.moe.routing import Choices
 from fastjax.moe.servers import Servers
 from fastjax.moe.ways import Experts, one_chunk
 from fastjax.traced.after import after
@@ -71,7 +72,7 @@ class First(NamedTuple):
 
 
 def plan_first(
-    expert_ids: Sequence[jax.Array],
+    choices: Sequence[Choices],
     arrangements: Sequence[Arrangement],
     levelled: Levelled | None = None,
 ) -> First:
@@ -80,24 +81,23 @@ def plan_first(
     The devices plan for all tokens, as if there were room. Only if there is not, which all know
     from the counts that come with the plan, do they count parts of their tokens, and plan again.
     """
-    plans = plan_dispatches(expert_ids, arrangements, levelled)
-    of_chunks = [plan.room for plan in plans.planned]
-    expert_rows = jnp.stack([room.expert_rows for room in of_chunks]).sum(0, dtype=jnp.int32)
-    device_rows = jnp.stack([room.device_rows for room in of_chunks])
+    plans = plan_dispatches(choices, arrangements, levelled)
+    expert_rows = jnp.stack([way.room.expert_rows for way in plans.ways]).sum(0, dtype=jnp.int32)
+    device_rows = jnp.stack([way.room.device_rows for way in plans.ways])
     rows = device_rows.sum(0, dtype=jnp.int32)
     computed = Computed(rows, _copies(plans.levelled, arrangements[0].servers, rows))
     if not any(arrangement.experts.may_overflow for arrangement in arrangements):
         return First(plans, expert_rows, computed, None)
     rooms = np.array([a.experts.available for a in arrangements], np.int32)
     over = batch_max((device_rows.max(-1) > rooms).any())
-    zero = jnp.concatenate([jnp.zeros_like(ids[:, 0], jnp.int32) for ids in expert_ids])
+    zero = jnp.concatenate([jnp.zeros_like(chunk.experts[:, 0]) for chunk in choices])
     at_once = plans, computed, Rounds(zero, jnp.ones_like(over, jnp.int32))
 
     def in_rounds() -> Any:
-        of_chunks, number, computed = _divide(expert_ids, arrangements)
+        of_chunks, number, computed = _divide(choices, arrangements)
         first = [
-            jnp.where(of_tokens[:, None] == 0, ids.astype(jnp.int32), routing.UNROUTED)
-            for of_tokens, ids in zip(of_chunks, expert_ids, strict=True)
+            chunk.only(of_tokens[:, None] == 0, arrangements[0].experts.count)
+            for of_tokens, chunk in zip(of_chunks, choices, strict=True)
         ]
         rounds = Rounds(jnp.concatenate(of_chunks), number)
         return plan_dispatches(first, arrangements), computed, rounds
@@ -116,7 +116,7 @@ def _copies(levelled: Levelled | None, servers: Servers, rows: jax.Array) -> jax
 
 
 def _divide(
-    expert_ids: Sequence[jax.Array], arrangements: Sequence[Arrangement]
+    choices: Sequence[Choices], arrangements: Sequence[Arrangement]
 ) -> tuple[list[jax.Array], jax.Array, Computed]:
     """Divides tokens into rounds, each of consecutive tokens of a device's chunk.
 
@@ -128,88 +128,70 @@ def _divide(
     """
     group, experts = arrangements[0].group, arrangements[0].experts
     devices, count = len(arrangements[0].servers.rank_of), experts.count
-    top_k = expert_ids[0].shape[1]
+    every = [chunk.experts for chunk in choices]
+    top_k = every[0].shape[1]
     lengths = [max(1, a.experts.available // (devices * top_k)) for a in arrangements]
-    parts = max(-(-len(ids) // length) for ids, length in zip(expert_ids, lengths, strict=True))
+    parts = max(-(-len(chosen) // length) for chosen, length in zip(every, lengths, strict=True))
     of_parts, part_of = [], []
-    for ids, length in zip(expert_ids, lengths, strict=True):
-        part = quotient(jnp.arange(len(ids), dtype=jnp.int32), length)
-        chosen = routing.check(ids, count).experts
+    for chosen, length in zip(every, lengths, strict=True):
+        part = quotient(jnp.arange(len(chosen), dtype=jnp.int32), length)
         at = jnp.where(chosen < count, part[:, None] * count + chosen, parts * count)
         of_parts.append(routing.count(at, parts * count).reshape(parts, count))
         part_of.append(part)
     (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (senders, parts, chunks, experts)
     rows = gathered.sum(0, dtype=jnp.int32)
 
-    def take(state: _Round, rows: jax.Array) -> tuple[_Round, jax.Array]:
-        together, alone = (_Load.of(r, arrangements) for r in (state.load.rows + rows, rows))
-        full = ~together.fits_further | (~together.fits_first & (state.number == 0))
-        load = jax.tree.map(lambda a, b: jnp.where(full, a, b), alone, together)
-        done = jax.tree.map(lambda a, b: jnp.where(full, a, b), state.ended(), state.done)
-        number = state.number + full.astype(jnp.int32)
-        return _Round(number, load, done), number
+    def take(filled: _Round, rows: jax.Array) -> tuple[_Round, jax.Array]:
+        together = _fill(filled.number, filled.rows + rows, filled.before, arrangements)
+        alone = _fill(filled.number + 1, rows, filled.computed, arrangements)
+        made = jax.tree.map(lambda a, b: jnp.where(together.fits, a, b), together, alone)
+        return made, made.number
 
     nothing = jnp.zeros_like(rows[0, 0, 0])
-    start = _Round(
-        nothing,
-        _Load.of(jnp.zeros_like(rows[0]), arrangements),
-        Computed(*[jnp.broadcast_to(nothing, devices)] * 2),
-    )
+    before = Computed(*[jnp.broadcast_to(nothing, devices)] * 2)
+    start = _fill(nothing, jnp.zeros_like(rows[0]), before, arrangements)
     last, rounds = jax.lax.scan(take, start, rows)
     of_tokens = [look_up(rounds, part) for part in part_of]
-    return of_tokens, batch_max(last.number + 1), last.ended()
-
-
-class _Load(NamedTuple):
-    """Rows of a round.
-
-    Attributes:
-      rows: of each expert, shape (chunks, num_experts).
-      fits_first: whether each chunk finds room, as in the first round.
-      fits_further: whether all do together, as in a further one.
-      of_first: rows of each device in the former.
-      of_further: and in the latter.
-      copies: on each device.
-    """
-
-    rows: jax.Array
-    fits_first: jax.Array
-    fits_further: jax.Array
-    of_first: jax.Array
-    of_further: jax.Array
-    copies: jax.Array
-
-    @classmethod
-    def of(cls, rows: jax.Array, arrangements: Sequence[Arrangement]) -> _Load:
-        servers, balance = arrangements[0].servers, arrangements[0].experts.balance
-        rooms = np.array([a.experts.available for a in arrangements], np.int32)
-        total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)
-        of_all = int(rooms.sum())
-        levelled = level(total, servers, balance)
-
-        def of_devices(rows: jax.Array) -> jax.Array:
-            # Whoever sends them.
-            counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
-            return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)
-
-        chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
-        together = of_devices(total)
-        fits = (chunks.max(-1) <= rooms).all(), together.max() <= of_all
-        copies = _copies(levelled, servers, together)
-        return cls(rows, *fits, chunks.sum(0, dtype=rows.dtype), together, copies)
+    return of_tokens, batch_max(last.number + 1), last.computed
 
 
 class _Round(NamedTuple):
-    """A round that is filled: its number, its load, and what former rounds compute."""
+    """A round that is filled.
+
+    Attributes:
+      number: its own, from 0.
+      rows: of each expert, shape (chunks, num_experts).
+      fits: whether they find room: of each chunk in the first round, together in further ones.
+      before: what former rounds compute.
+      computed: with this one.
+    """
 
     number: jax.Array
-    load: _Load
-    done: Computed
+    rows: jax.Array
+    fits: jax.Array
+    before: Computed
+    computed: Computed
 
-    def ended(self) -> Computed:
-        """What is computed with this round."""
-        rows = jnp.where(self.number == 0, self.load.of_first, self.load.of_further)
-        return Computed(self.done.rows + rows, jnp.maximum(self.done.copies, self.load.copies))
+
+def _fill(
+    number: jax.Array, rows: jax.Array, before: Computed, arrangements: Sequence[Arrangement]
+) -> _Round:
+    servers, balance = arrangements[0].servers, arrangements[0].experts.balance
+    rooms = np.array([a.experts.available for a in arrangements], np.int32)
+    total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)
+    levelled = level(total, servers, balance)
+
+    def of_devices(rows: jax.Array) -> jax.Array:
+        # Whoever sends them.
+        counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
+        return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)
+
+    chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
+    together, is_first = of_devices(total), number == 0
+    fits = (together.max() <= int(rooms.sum())) & (~is_first | (chunks.max(-1) <= rooms).all())
+    own = jnp.where(is_first, chunks.sum(0, dtype=rows.dtype), together)
+    copies = jnp.maximum(before.copies, _copies(levelled, servers, together))
+    return _Round(number, rows, fits, before, Computed(before.rows + own, copies))
 
 
 def arrange_further(
@@ -228,7 +210,7 @@ def further(
     arrangement: Arrangement,
     rounds: Rounds,
     experts: Experts,
-    expert_ids: jax.Array,
+    chosen: jax.Array,
     values: Any,
 ) -> jax.Array:
     """The results of tokens that go in further rounds, and zero for others.
@@ -237,7 +219,7 @@ def further(
       arrangement: by `arrange_further`.
       rounds: of the tokens.
       experts: of a device, by `programs.closed`.
-      expert_ids: of all tokens.
+      chosen: the experts of all tokens, by `routing.check`.
       values: of these, which may have derivatives: tokens, weights, params, and the captured values
         of the experts.
     """
@@ -246,15 +228,15 @@ def further(
     floats, others, joined = types.split(jax.tree.unflatten(structure, leaves))
 
     def of_round(number: jax.Array, floats: Sequence[jax.Array], constants: Any) -> jax.Array:
-        of_tokens, others, expert_ids = constants
+        of_tokens, others, chosen = constants
         x, weights, params, captured = joined(floats, others)
-        mask = (of_tokens == number)[:, None]
-        ids = jnp.where(mask, expert_ids.astype(jnp.int32), routing.UNROUTED)
-        plans = plan_dispatches([ids], [arrangement])
+        every = Choices(chosen, jnp.zeros_like(chosen, shape=()))
+        going = every.only((of_tokens == number)[:, None], arrangement.experts.count)
+        plans = plan_dispatches([going], [arrangement])
         params = plans.params(params, arrangement), captured
-        return one_chunk(x, weights, plans.planned[0], arrangement, experts, params)
+        return one_chunk(x, weights, plans.ways[0], experts, params)
 
-    constants = rounds.of_tokens, others, expert_ids
+    constants = rounds.of_tokens, others, chosen
     with jax.named_scope("moe_round"):
         return _summed(of_round, in_reverse_mode(floats), constants, rounds.number)
 

@@ -31,8 +31,7 @@ _BITS = 31  # of a count
 _NEGATIVE = 1 << 30
 
 
-@dataclasses.dataclass(frozen=True)
-class Choices:
+class Choices(NamedTuple):
     """Choices of a device, checked.
 
     Attributes:
@@ -44,9 +43,12 @@ class Choices:
     experts: jax.Array
     wrong: jax.Array
 
+    def only(self, going: jax.Array, num_experts: int) -> Choices:
+        """Those that go; the others go nowhere."""
+        return self._replace(experts=jnp.where(going, self.experts, num_experts))
 
-@dataclasses.dataclass(frozen=True)
-class Sorted:
+
+class Sorted(NamedTuple):
     """Choices of a device, by expert.
 
     Attributes:
@@ -77,11 +79,6 @@ def check(expert_ids: jax.Array, num_experts: int) -> Choices:
     code = jnp.where(wrong, size, 0).max(initial=0).astype(jnp.int32)
     experts = jnp.where(exists, chosen, num_experts).astype(jnp.int32)
     return Choices(experts, code)
-
-
-def number_of(wrong: jax.Array) -> jax.Array:
-    """The number that a code of a wrong expert stands for."""
-    return jnp.where(wrong > _NEGATIVE, _NEGATIVE - wrong, wrong)
 
 
 def by_expert(choices: Choices, num_experts: int) -> Sorted:
@@ -119,6 +116,7 @@ class Leg(NamedTuple):
     length: int
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Route:
     """How choices get to their experts, a row for each, and back.
@@ -141,7 +139,7 @@ class Route:
     combine: Offsets
     group_rows: jax.Array
     group_sizes: jax.Array
-    rows: int
+    rows: int = dataclasses.field(metadata={"static": True})
 
     @property
     def there(self) -> Leg:
@@ -164,6 +162,7 @@ class Route:
         return placed.reshape(*self.kept.shape, rows.shape[1])
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Crossing:
     """How tokens get to the other servers that have experts of theirs, one row each, and back.
@@ -191,7 +190,7 @@ class Crossing:
     goes: jax.Array
     chosen: jax.Array
     here: jax.Array
-    room: int
+    room: int = dataclasses.field(metadata={"static": True})
 
     @property
     def servers(self) -> int:
@@ -207,15 +206,6 @@ class Crossing:
     def back(self) -> Leg:
         """To the entries."""
         return Leg(self.combine, self.plan.transpose(), len(self.token))
-
-
-def _register(way: type, static: str) -> None:
-    names = [field.name for field in dataclasses.fields(way) if field.name != static]
-    jax.tree_util.register_dataclass(way, data_fields=names, meta_fields=[static])
-
-
-_register(Route, "rows")
-_register(Crossing, "room")
 
 
 def at_home(counts: jax.Array) -> Dealt:

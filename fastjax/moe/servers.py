@@ -3,75 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fastjax import scheduling
 from fastjax.topology import Topology
-from fastjax.traced.axes import Axes, Groups, position
-from fastjax.traced.nonnegative import is_identity, look_up
-from fastjax.traced.plan import TracedPlan, plan_sizes
-from fastjax.traced.plan_primitive import gather_counts
-from fastjax.traced.plan_spec import PlanSpec
 
 _MOST_SHARES = 1 << 15
-
-
-@dataclasses.dataclass(frozen=True)
-class ExchangeGroup:
-    """The devices that exchange with each other.
-
-    Attributes:
-      axes: mesh axes.
-      groups: groups of their positions, or None.
-      spec: what the planner is told.
-    """
-
-    axes: Axes
-    groups: Groups
-    spec: PlanSpec
-
-    def described(self, layer: str) -> ExchangeGroup:
-        """The same; messages say of the layer what it does."""
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, layer=layer))
-
-    def of_choices(self, *expert_ids: jax.Array) -> ExchangeGroup:
-        """The same; statistics count these choices, of shape (tokens, k) each."""
-        tokens, top_k = sum(map(len, expert_ids)), expert_ids[0].shape[1]
-        spec = dataclasses.replace(self.spec, tokens=tokens, top_k=top_k)
-        return dataclasses.replace(self, spec=spec)
-
-    def position(self) -> jax.Array:
-        """That of this device."""
-        return position(self.axes, self.groups)
-
-    def rank(self) -> jax.Array:
-        """The number of this device, server by server."""
-        own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
-        return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
-
-    def plan(self, send_sizes: jax.Array, experts: int = 0) -> TracedPlan:
-        """The plan of an exchange; messages say of how many experts it is."""
-        return plan_sizes(send_sizes, self.axes, self.groups, self.spec, experts)
-
-    def gather(
-        self, counts: Sequence[jax.Array], experts: int = 0, servers: int = 0
-    ) -> list[jax.Array]:
-        """The counts of all devices, by position, by one call for all of the arrays.
-
-        Args:
-          counts: of this device, all of one shape.
-          experts: for how many each array has the choices, which statistics tell; 0 for none.
-          servers: how many counts it has before these.
-        """
-        together = jnp.stack(counts) if len(counts) > 1 else counts[0][None]
-        gathered = gather_counts(
-            together, self.axes, self.groups, self.spec, experts=experts, servers=servers
-        )
-        return [gathered[:, number] for number in range(len(counts))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,19 +102,6 @@ class Servers:
     def _rank_of_expert(self) -> np.ndarray:
         here = self.num_experts // len(self.rank_of)
         return np.repeat(np.array(self.rank_of), here)
-
-    def inside(self, axes: Axes, groups: Groups, row_bytes: int) -> ExchangeGroup:
-        """The devices of each server, by rank, which send each other all at once."""
-        all_groups = groups or (tuple(range(jax.lax.axis_size(axes))),)
-        at = self.position_at.reshape(self.count, self.devices)
-        inner = tuple(
-            tuple(group[position] for position in server) for group in all_groups for server in at
-        )
-        one = dataclasses.replace(self.topology, servers=1, nic_bandwidths=None)
-        direct = scheduling.FALLBACK
-        return ExchangeGroup(
-            axes, inner, PlanSpec(one, tuple(range(self.devices)), direct, row_bytes)
-        )
 
     def rail_shares(self) -> np.ndarray:
         """How much of what one server sends another each rail carries, in whole shares.

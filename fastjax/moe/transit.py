@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,38 +13,34 @@ from fastjax.moe import wire
 from fastjax.moe.routing import Leg, Token
 from fastjax.traced.after import after as wait
 from fastjax.traced.planned_exchange import exchange_planned
-from fastjax.traced.start_done import InFlight, done, start
+from fastjax.traced.start_done import done, start
+
+Arrays = tuple[jax.Array, ...]
 
 
-class Transit(NamedTuple):
-    """Rows that have been sent, the type that they are to have, and how they are packed if so."""
+class Begun(NamedTuple):
+    """Arrays on their way.
 
-    flight: InFlight | jax.Array
-    dtype: np.dtype
-    layout: wire.Layout | None = None
+    Attributes:
+      token: of their exchange; None if it was a plain call.
+      results: waits for them; they are there after a token.
+    """
 
-    @property
-    def token(self) -> Token:
-        """That of this exchange; None if it was a plain call."""
-        return self.flight.token if isinstance(self.flight, InFlight) else None
-
-    def arrived(self, token: Token = None) -> tuple[jax.Array, list[jax.Array]]:
-        """The rows, and the arrays beside them, once they have arrived and after `token`."""
-        rows = self.flight
-        if isinstance(rows, InFlight):
-            rows = done(rows, after=[] if token is None else [token])
-        if self.layout is None:
-            return rows.astype(self.dtype), []
-        return wire.unpacked(rows, self.layout, self.dtype)
+    token: Token
+    results: Callable[[Token], Arrays]
 
     def rows(self, token: Token = None) -> jax.Array:
-        """The rows alone."""
-        return self.arrived(token)[0]
+        """The first of them, once they have come and after `token`."""
+        return self.results(token)[0]
+
+    def then(self, function: Callable[..., Arrays]) -> Begun:
+        """What a function makes of them."""
+        return Begun(self.token, lambda token: function(*self.results(token)))
 
 
 def send(
     rows: jax.Array, leg: Leg, token: Token, dtype: np.dtype | None = None, **indexing: Any
-) -> Transit:
+) -> Begun:
     """Exchanges rows; where none arrives the result is zero.
 
     Args:
@@ -60,16 +56,21 @@ def send(
     # first time, and the memory of all exchanges taken at once.
     zero = wait(jnp.zeros((), dtype), rows if token is None else token)
     base = jnp.broadcast_to(zero, (length, *rows.shape[1:]))
-    if token is not None:
-        return Transit(start(rows, base, offsets, plan, after=[token], **indexing), dtype)
-    return Transit(exchange_planned(rows, base, offsets, plan, **indexing), dtype)
+    if token is None:
+        made = exchange_planned(rows, base, offsets, plan, **indexing)
+        return Begun(None, lambda _: (made,))
+    flight = start(rows, base, offsets, plan, after=[token], **indexing)
+    received = lambda token: (done(flight, after=[] if token is None else [token]),)  # noqa: E731
+    return Begun(flight.token, received)
 
 
 def depart(
     rows: jax.Array, beside: Sequence[jax.Array], leg: Leg, wire_dtype: np.dtype, token: Token
-) -> Transit:
+) -> Begun:
     """Sends rows in the type of the wire, and arrays beside them in the same message."""
-    if not beside and not wire.has_scales(wire_dtype, rows.dtype):
-        return send(rows.astype(wire_dtype), leg, token)._replace(dtype=rows.dtype)
+    dtype = rows.dtype
+    if not beside and not wire.has_scales(wire_dtype, dtype):
+        sent = send(rows.astype(wire_dtype), leg, token)
+        return sent.then(lambda rows: (rows.astype(dtype),))
     packed, layout = wire.packed(rows, wire_dtype, beside)
-    return Transit(send(packed, leg, token).flight, rows.dtype, layout)
+    return send(packed, leg, token).then(lambda words: wire.unpacked(words, layout, dtype))

@@ -7,7 +7,6 @@ derivatives. Chunks have an order, and take their gradients' steps, too.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,11 +21,10 @@ from fastjax.moe import inside_servers, linear, planning, routing, types, wire
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.crossing import Crossed, Returned, weights_to_send
 from fastjax.moe.inside_servers import Copied
-from fastjax.moe.linear import Arrays, Begun
-from fastjax.moe.planning import Planned, PlannedCrossing, Routed
+from fastjax.moe.levelled import Levelled
+from fastjax.moe.planning import Room
 from fastjax.moe.routing import Crossing, Route, Token
-from fastjax.moe.transit import Transit, depart
-from fastjax.traced import levelling
+from fastjax.moe.transit import Arrays, Begun, depart
 
 Weights = jax.Array | None
 Params = Any  # a pytree of arrays
@@ -39,15 +37,15 @@ class Spread(NamedTuple):
 
     Attributes:
       rows: waits for them; they are there after a token.
-      factors: likewise for their weights; None without weights, or where these stay at tokens.
       route: to the experts.
       token: exists once the chunk has been spread.
+      factors: waits for their weights; None without weights, or where these stay at tokens.
     """
 
     rows: Callable[[Token], jax.Array]
-    factors: Callable[[Token], Weights]
     route: Route
     token: Token
+    factors: Callable[[Token], Weights] = lambda _: None
 
 
 class Kept(NamedTuple):
@@ -69,13 +67,26 @@ class Kept(NamedTuple):
     empty: jax.Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EachChoice:
-    """A row for each choice."""
+    """A chunk that has been planned, with a row for each choice.
 
-    arrangement: Arrangement
+    Attributes:
+      route: of the rows.
+      room: which choices found it.
+      arrangement: what has been decided of all chunks.
+    """
+
     route: Route
+    room: Room
+    arrangement: Arrangement = dataclasses.field(metadata={"static": True})
     crossing = None
+
+    @property
+    def table(self) -> jax.Array:
+        """That of the plan."""
+        return self.route.plan.table
 
     def start(self, x: jax.Array, weights: Weights, token: Token) -> Begun:
         """Sends tokens."""
@@ -87,7 +98,7 @@ class EachChoice:
 
     def spread(self, sent: Begun, token: Token) -> Spread:
         """Spreads them over the devices of their experts, once they have arrived."""
-        return Spread(lambda token: sent.results(token)[0], _nothing, self.route, token)
+        return Spread(sent.rows, self.route, token)
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
         """Sends the cotangents of the sums."""
@@ -97,7 +108,7 @@ class EachChoice:
         rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
         rows = self.route.by_expert(types.narrowed(rows, dtype))
         back = _Exchange(wire.check(self.arrangement.payload_dtype, dtype), dispatches=False)
-        return linear.start(back.transposed((dtype,)), (rows,), self.route, token)
+        return back.transposed((dtype,)).start((rows,), self.route, token)
 
     def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         """Spreads them over the devices of the experts, once they have arrived."""
@@ -119,13 +130,13 @@ class EachChoice:
         del each, kept, inside
         assert rows is not None
         there = _Exchange(self.arrangement.wire, dispatches=True)
-        return linear.start(there.transposed((rows.dtype,)), (rows,), self.route, token)
+        return there.transposed((rows.dtype,)).start((rows,), self.route, token)
 
     def finish_back(
         self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
     ) -> tuple[jax.Array | None, Weights]:
         """The cotangents of tokens and of weights, from those of sums and what came back."""
-        x_ct = None if sent is None else self.route.by_choice(sent.results(token)[0]).sum(1)
+        x_ct = None if sent is None else self.route.by_choice(sent.rows(token)).sum(1)
         if kept.rows is None or kept.weights is None:
             return x_ct, None
         wide = types.summed_in(kept.rows.dtype, kept.weights.dtype)
@@ -133,39 +144,49 @@ class EachChoice:
         return x_ct, types.narrowed(jnp.where(self.route.kept, each, 0), kept.weights.dtype)
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Deduplicated:
-    """A row for each token and server, and inside servers a copy for each choice.
+    """A chunk that has been planned, with a row for each token and server, copied inside servers.
 
     The steps are those of `EachChoice`.
+
+    Attributes:
+      crossing: the way between servers.
+      room: which choices found it.
+      numbers: of each choice's expert in its server; see `planning.plan_crossing`.
+      levelled: how the experts of this server are, if they are.
+      arrangement: what has been decided of all chunks.
     """
 
-    arrangement: Arrangement
-    planned: PlannedCrossing
+    crossing: Crossing
+    room: Room
+    numbers: jax.Array
+    levelled: Levelled | None
+    arrangement: Arrangement = dataclasses.field(metadata={"static": True})
 
     @property
-    def crossing(self) -> Crossing:
-        return self.planned.crossing
+    def table(self) -> jax.Array:
+        return self.crossing.plan.table
 
     def start(self, x: jax.Array, weights: Weights, token: Token) -> Begun:
-        operands = x, weights_to_send(weights, len(x))
-        constants, axes = (self.planned.numbers, self.crossing), self.crossing.plan.axis_name
-        return linear.begin(self._there(x.dtype), operands, constants, axes, token)
+        operands = x, weights_to_send(weights, len(x)), self.numbers
+        return linear.begin(self._there(x.dtype), operands, self.crossing, token)
 
     def spread(self, sent: Begun, token: Token) -> Spread:
         x, weights, numbers = sent.results(token)
         route = self._route_inside(numbers, token)
-        factors = _nothing
-        if weights.shape[1]:
-            sent_weights = inside_servers.send_weights(weights, route, token)
-            factors, token = sent_weights.rows, sent_weights.token
-        return _copies(x, self._copied_type(x.dtype), route, token)._replace(factors=factors)
+        dtype = self._copied_type(x.dtype)
+        if not weights.shape[1]:
+            return _copies(x, dtype, route, token)
+        sent_weights = inside_servers.send_weights(weights, route, token)
+        copies = _copies(x, dtype, route, sent_weights.token)
+        return copies._replace(factors=sent_weights.rows)
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
         _, _, wide = inside_servers.sum_types(kept.empty, kept.factors)
         back = Returned.of_sums(wide, kept.empty.dtype, self.arrangement.payload_dtype)
-        operands, constants = (ct.astype(wide), _none_of(ct)), (None, self.crossing)
-        return linear.start(back.transposed(()), operands, constants, token)
+        return back.transposed(()).start((ct.astype(wide), _none_of(ct)), self.crossing, token)
 
     def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         summed, *_ = inside_servers.sum_types(kept.empty, kept.factors)
@@ -195,10 +216,10 @@ class Deduplicated:
         if rows is not None:
             copied = rows.astype(self._copied_type(rows.dtype))
             summed = Copied().transposed((copied.dtype,))
-            (sums,) = linear.start(summed, (copied,), route, inside).results(None)
+            sums = summed.start((copied,), route, inside).rows()
             sums = sums.astype(copied.dtype).astype(rows.dtype)
         back = self._there(sums.dtype).transposed(())
-        return linear.start(back, (sums, values), (None, self.crossing), token)
+        return back.start((sums, values), self.crossing, token)
 
     def finish_back(
         self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
@@ -224,26 +245,16 @@ class Deduplicated:
 
         Those without room have been taken out before. The plan is made after `token`.
         """
-        count, group = self.arrangement.servers.experts, self.arrangement.inside
-        experts = dataclasses.replace(self.arrangement.experts, count=count, may_drop=False)
-        choices = routing.check(numbers.astype(jnp.int32) - 1, count)
-        by_expert, levelled = routing.by_expert(choices, count), self.planned.levelled
-        if levelled is None:
-            return planning.route(by_expert, None, experts, group, token, None).route
-        (counts,) = group.gather([by_expert.counts], count)
-        devices = self.arrangement.servers.devices
-        deal = functools.partial(levelling.deal, levelled=levelled, servers=1, devices=devices)
-        return planning.route(by_expert, counts, experts, group, token, deal).route
+        inside = self.arrangement.inside
+        count, group = inside.experts.count, inside.group
+        by_expert = routing.by_expert(routing.check(numbers.astype(jnp.int32) - 1, count), count)
+        counts = None
+        if self.levelled is not None:
+            (counts,) = group.gather([by_expert.counts], count)
+        return planning.route(by_expert, counts, inside, group, token, self.levelled)[0]
 
 
 Way = EachChoice | Deduplicated
-
-
-def way_of(arrangement: Arrangement, planned: Planned) -> Way:
-    """The way of a chunk that is arranged, and planned, so."""
-    if isinstance(planned, Routed):
-        return EachChoice(arrangement, planned.route)
-    return Deduplicated(arrangement, planned)
 
 
 def start_sums(
@@ -271,15 +282,14 @@ def start_sums(
         return mapped.begin(made, route, token)
     sums = inside_servers.add_up(made, route, factors, inside)
     mapped = Returned.of_sums(sums.dtype, made.dtype, payload_dtype)
-    operands, axes = (sums, _none_of(sums)), crossing.plan.axis_name
-    return linear.begin(mapped, operands, (None, crossing), axes, token)
+    return linear.begin(mapped, (sums, _none_of(sums)), crossing, token)
 
 
 def finish_sums(
     sent: Begun, weights: Weights, route: Route, crossing: Crossing | None, token: Token = None
 ) -> tuple[jax.Array, jax.Array | None]:
     """The sums of tokens, received after `token`; and the rows of choices, if they came."""
-    (returned,) = sent.results(token)[:1]
+    returned = sent.rows(token)
     if crossing is not None:
         return returned, None
     choices = route.by_choice(returned)
@@ -291,27 +301,24 @@ def factors_at_experts(weights: jax.Array, route: Route, crossing: Crossing | No
     weights = weights.astype(types.summed_in(weights.dtype))
     if crossing is not None:  # after their tokens
         nothing = jnp.zeros((len(weights), 0), jnp.uint32)
-        mapped = Crossed(nothing.dtype, nothing.dtype, numbered=False)
-        operands, axes = (nothing, weights), crossing.plan.axis_name
-        _, weights = linear.apply(mapped, operands, (None, crossing), axes)
+        mapped = Crossed(nothing.dtype, nothing.dtype)
+        _, weights = linear.apply(mapped, (nothing, weights), crossing)
     return inside_servers.send_weights(weights, route).rows()
 
 
 def one_chunk(
     x: jax.Array,
     weights: Weights,
-    planned: Planned,
-    arrangement: Arrangement,
+    way: Way,
     experts: Experts,
     params: Params,
 ) -> jax.Array:
     """The results of tokens, without an order: dispatch, experts and combine."""
-    way = way_of(arrangement, planned)
     spread = way.spread(way.start(x, weights, None), None)
     made = experts(spread.rows(None), spread.route.group_sizes, spread.route.group_rows, params)
     made = check_rows(made, spread.route.rows)
     ends, factors = (spread.route, way.crossing), spread.factors(None)
-    sent = start_sums(made, factors, *ends, arrangement.payload_dtype)
+    sent = start_sums(made, factors, *ends, way.arrangement.payload_dtype)
     return finish_sums(sent, weights, *ends)[0].astype(made.dtype)
 
 
@@ -340,17 +347,13 @@ class _Exchange:
     def begin(self, rows: jax.Array, route: Route, token: Token) -> Begun:
         """Begins it after a token; or makes it, with derivatives."""
         if wire.has_scales(self.wire_dtype, rows.dtype):
-            return linear.begin(self, (rows,), route, route.plan.axis_name, token)
-        return linear.start(self, (rows,), route, token)  # has all derivatives that JAX finds
+            return linear.begin(self, (rows,), route, token)
+        return self.start((rows,), route, token)  # has all derivatives that JAX finds
 
-    def start(self, operands: Arrays, constants: Route, token: Token) -> Transit:
-        leg = constants.there if self.dispatches else constants.back
+    def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
+        leg = way.there if self.dispatches else way.back
         with jax.named_scope("moe_dispatch" if self.dispatches else "moe_combine"):
             return depart(operands[0], (), leg, self.wire_dtype, token)
-
-    def finish(self, sent: Transit, constants: Route, token: Token) -> Arrays:
-        del constants
-        return (sent.rows(token),)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Exchange:
         wire_dtype = wire.of_gradients(self.wire_dtype, dtypes[0])
@@ -372,13 +375,8 @@ def _weights_of(weights: Weights, route: Route, dtype: np.dtype) -> jax.Array:
 
 def _copies(x: jax.Array, dtype: np.dtype, route: Route, token: Token) -> Spread:
     """Tokens on the devices of a server, which go to their experts in another type."""
-    begun = linear.begin(Copied(), (x.astype(dtype),), route, route.plan.axis_name, token)
-    rows = lambda token: begun.results(token)[0].astype(x.dtype)  # noqa: E731
-    return Spread(rows, _nothing, route, begun.token)
-
-
-def _nothing(token: Token) -> None:
-    del token
+    begun = linear.begin(Copied(), (x.astype(dtype),), route, token)
+    return Spread(lambda token: begun.rows(token).astype(x.dtype), route, begun.token)
 
 
 def _none_of(rows: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -16,14 +17,13 @@ from fastjax import jax_compat
 from fastjax.moe import arguments, pipeline, programs, replication, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, chunks_of, room_for
 from fastjax.moe.groups import grouped_map, padded
-from fastjax.moe.levelled import Levelled
 from fastjax.moe.planning import Room, find_room
 from fastjax.moe.rounds import First, arrange_further, further, in_turn, plan_first
-from fastjax.moe.servers import ExchangeGroup
 from fastjax.moe.ways import Experts, Params
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.nonnegative import look_up
+from fastjax.traced.plan import ExchangeGroup
 
 
 @arguments.with_buffer_factor
@@ -207,10 +207,15 @@ def _run(
             # round has no collectives, nor values that devices share, whose cotangents are summed.
             fit = dataclasses.replace(options, buffer_factor=float(len(whole.servers.rank_of)))
             return _run(fit, given, x, expert_ids, weights, params)
-    ids, room, levelled = expert_ids, None, None
-    if chunks > 1:
-        ids, room, levelled = _for_chunks(expert_ids, whole)
-    first = plan_first([ids[at] for at in slices], arrangements, levelled)
+    choices, room, levelled = routing.check(expert_ids, whole.experts.count), None, None
+    if chunks > 1 and whole.experts.may_drop:
+        choices, room, levelled = find_room(choices, whole, whole.group)
+    # The first chunk is refused for all, before an exchange of any chunk starts.
+    wrong = [choices.wrong, *[jnp.zeros_like(choices.wrong)] * (chunks - 1)]
+    of_chunks = [
+        routing.Choices(choices.experts[at], w) for at, w in zip(slices, wrong, strict=True)
+    ]
+    first = plan_first(of_chunks, arrangements, levelled)
     plans = first.plans
     copied = plans.params(params, whole)
     if captured is not None:
@@ -218,14 +223,14 @@ def _run(
     made = None
     if later is not None and first.rounds is not None:
         values = x, weights, params, captured
-        made = further(later, first.rounds, experts, ids, values)
+        made = further(later, first.rounds, experts, choices.experts, values)
         made, x = in_turn(made, x)
     each = None if weights is None else [weights[at] for at in slices]
-    result = pipeline.run([x[at] for at in slices], each, plans, arrangements, experts, copied)
+    result = pipeline.run([x[at] for at in slices], each, plans, experts, copied)
     if made is not None:
         result += made
     if room is None and whole.experts.may_drop:
-        room = plans.planned[0].room
+        room = plans.ways[0].room
     return result, _stats(first, room, group)
 
 
@@ -246,7 +251,7 @@ def _run_replicated(
     """The same for tokens that all devices have."""
     axes, _, devices = resolve_axis(options.axis_name, None)
     expert_ids = arguments.in_int32(expert_ids)
-    part_of = replication.parts_of(-(-len(x) // devices), axes)
+    part_of = functools.partial(replication.part_of, length=-(-len(x) // devices), axes=axes)
     own = None if weights is None else part_of(weights, 0)
     part = part_of(x, 0), part_of(expert_ids, routing.UNROUTED), own
     whole = arrange(*part, options)
@@ -301,28 +306,6 @@ def _of_rows(
         *(expert_fn, rows, params, sizes, without if alignment > 1 else None),
         usual_rows=usual_rows or None,
     )
-
-
-def _for_chunks(
-    expert_ids: jax.Array, whole: Arrangement
-) -> tuple[jax.Array, Room | None, Levelled | None]:
-    """The choices that find room if all chunks go at once, none instead of the others; the room.
-
-    And how experts are levelled for these, where they are and some may find none.
-
-    Where an expert id is out of range, the first choice is that one: the first chunk is refused,
-    before an exchange of any chunk starts.
-    """
-    count, room, levelled = whole.experts.count, None, None
-    choices = routing.check(expert_ids, count)
-    kept = choices.experts < count
-    if whole.experts.may_drop:
-        room, levelled = find_room(choices, whole.experts, whole.servers, whole.group)
-        kept = room.kept
-    going = jnp.where(kept, choices.experts, routing.UNROUTED)
-    wrong = routing.number_of(choices.wrong)
-    going = going.at[0, 0].set(jnp.where(choices.wrong > 0, wrong, going[0, 0]))
-    return going, room, levelled
 
 
 def _cut(

@@ -90,13 +90,13 @@ def packed(
     return how.pack((wide / scale).astype(wire), [scale, *beside]), how
 
 
-def unpacked(words: jax.Array, how: Layout, dtype: np.dtype) -> tuple[jax.Array, list[jax.Array]]:
+def unpacked(words: jax.Array, how: Layout, dtype: np.dtype) -> tuple[jax.Array, ...]:
     """Rows of `dtype` that were packed, and what was beside them; zero where there was none."""
     rows, beside = how.unpack(words)
     if not has_scales(how.dtype, dtype):
-        return rows.astype(dtype), beside
+        return rows.astype(dtype), *beside
     scale, *beside = beside
-    return (rows.astype(jnp.float32) * scale).astype(dtype), beside
+    return (rows.astype(jnp.float32) * scale).astype(dtype), *beside
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ from fastjax import jax_compat
 from fastjax.errors import UnsupportedError
 from fastjax.jax_compat import Tangent
 from fastjax.traced.exchange_primitive import PLANNED, ExchangeParams, fast_ragged_all_to_all_p
-from fastjax.traced.plan_primitive import bind_plan, gather_counts
+from fastjax.traced.plan import ExchangeGroup
+from fastjax.traced.plan_primitive import bind_plan
 from fastjax.traced.slices import covered, landings_of
 
 # Gradients of rows that were sent to several devices are added up, in these types.
@@ -99,7 +100,8 @@ def _base_cotangent(
     else:
         axes, groups = params["axis_name"], params["axis_index_groups"]
         offsets = output_offsets.astype(jnp.int32)  # of as many rows as `covered` takes
-        everyone = gather_counts(offsets, axes, groups, params["spec"], params["timeout_ms"])
+        group = ExchangeGroup(axes, groups, params["spec"])
+        (everyone,) = group.gather([offsets], timeout_ms=params["timeout_ms"])
         landed = covered(landings_of(everyone, axes, groups), recv_sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)

@@ -1,17 +1,27 @@
-"""Plans inside a traced program."""
+"""Plans inside a traced program, and the devices that they are of."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fastjax import _core
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes
 from fastjax.topology import AxisName, Topology
-from fastjax.traced.axes import Axes, Groups, check_length, check_metadata, resolve_axis
+from fastjax.traced.axes import (
+    Axes,
+    Groups,
+    check_length,
+    check_metadata,
+    position,
+    resolve_axis,
+)
+from fastjax.traced.nonnegative import is_identity, look_up
 from fastjax.traced.plan_primitive import bind_plan
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
@@ -83,40 +93,92 @@ def plan_ragged_all_to_all(
     axes, groups, size = resolve_axis(axis_name, axis_index_groups)
     check_length(size, send_sizes=send_sizes)
     spec = make_spec(axes, groups, topology, scheduler, row_bytes)
-    return plan_sizes(send_sizes, axes, groups, spec)
+    return ExchangeGroup(axes, groups, spec).plan(send_sizes)
 
 
-def plan_sizes(
-    send_sizes: jax.Array,
-    axes: Axes,
-    groups: Groups,
-    spec: PlanSpec,
-    experts: int = 0,
-) -> TracedPlan:
-    """Plans for sizes that are known to be right in shape and type.
+@dataclasses.dataclass(frozen=True)
+class ExchangeGroup:
+    """The devices that exchange with each other.
 
-    Args:
-      send_sizes: as `plan_ragged_all_to_all` takes them.
+    Attributes:
       axes: mesh axes.
-      groups: groups of axis positions, or None.
-      spec: what the plan depends on besides.
-      experts: of an MoE layer, for messages: its sizes may be minus an expert id that is out of
-        range.
+      groups: groups of their positions, or None.
+      spec: what the planner is told.
     """
-    (table,) = bind_plan(send_sizes, axes, groups, spec, experts=experts)
-    return TracedPlan(table, spec, axes, groups)
 
+    axes: Axes
+    groups: Groups
+    spec: PlanSpec
 
-def plan_and_gather(
-    send_sizes: jax.Array, axes: Axes, groups: Groups, spec: PlanSpec, experts: int = 0
-) -> tuple[TracedPlan, jax.Array]:
-    """Does what `plan_sizes` does, and gathers the sizes; on CPU devices, the devices meet once.
+    def described(self, layer: str) -> ExchangeGroup:
+        """The same; messages say of the layer what it does."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, layer=layer))
 
-    Returns:
-      The plan, and the sizes of all devices by position, shape (devices, sizes of each).
-    """
-    table, gathered = bind_plan(send_sizes, axes, groups, spec, experts=experts, gathers=True)
-    return TracedPlan(table, spec, axes, groups), gathered.reshape(-1, *send_sizes.shape)
+    def of_choices(self, *chosen: jax.Array) -> ExchangeGroup:
+        """The same; statistics count these choices, of shape (tokens, k) each."""
+        tokens, top_k = sum(map(len, chosen)), chosen[0].shape[1]
+        spec = dataclasses.replace(self.spec, tokens=tokens, top_k=top_k)
+        return dataclasses.replace(self, spec=spec)
+
+    def position(self) -> jax.Array:
+        """That of this device."""
+        return position(self.axes, self.groups)
+
+    def rank(self) -> jax.Array:
+        """The number of this device, server by server."""
+        own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
+        return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
+
+    def plan(self, send_sizes: jax.Array, experts: int = 0) -> TracedPlan:
+        """The plan of an exchange of sizes that are right in shape and type.
+
+        Args:
+          send_sizes: as `plan_ragged_all_to_all` takes them.
+          experts: of an MoE layer, for messages: its sizes may be minus an expert id that is out of
+            range.
+        """
+        (table,) = self._bind(send_sizes, experts)
+        return TracedPlan(table, self.spec, self.axes, self.groups)
+
+    def plan_and_gather(
+        self, send_sizes: jax.Array, experts: int = 0
+    ) -> tuple[TracedPlan, jax.Array]:
+        """The same, and the sizes of all devices; on CPU devices, the devices meet once.
+
+        Returns:
+          The plan, and the sizes by position, shape (devices, sizes of each).
+        """
+        table, gathered = self._bind(send_sizes, experts, gathers=True)
+        plan = TracedPlan(table, self.spec, self.axes, self.groups)
+        return plan, gathered.reshape(-1, *send_sizes.shape)
+
+    def gather(
+        self,
+        counts: Sequence[jax.Array],
+        experts: int = 0,
+        servers: int = 0,
+        timeout_ms: int | None = None,
+    ) -> list[jax.Array]:
+        """The counts of all devices, by position, by one call for all of the arrays.
+
+        Args:
+          counts: of this device, int32, all of one shape.
+          experts: for how many each array has the choices, which statistics tell; 0 for none.
+          servers: how many counts it has before these.
+          timeout_ms: how long a device waits for the others; that of the options if left out.
+
+        Returns:
+          Arrays of shape (devices, ...).
+        """
+        together = jnp.stack(counts) if len(counts) > 1 else counts[0][None]
+        told = {"servers": servers, "timeout_ms": timeout_ms, "plans": False, "gathers": True}
+        with jax.named_scope("gather_counts"):
+            (gathered,) = self._bind(together.reshape(-1), experts, **told)
+        gathered = gathered.reshape(len(self.spec.rank_of), *together.shape)
+        return [gathered[:, number] for number in range(len(counts))]
+
+    def _bind(self, counts: jax.Array, experts: int, **told: Any) -> list[jax.Array]:
+        return bind_plan(counts, self.axes, self.groups, self.spec, experts=experts, **told)
 
 
 def planning_count() -> int:

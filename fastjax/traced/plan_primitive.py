@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -89,50 +89,6 @@ def bind_plan(
     )
 
 
-def gather_counts(
-    counts: jax.Array,
-    axes: Axes,
-    groups: Groups,
-    spec: PlanSpec,
-    timeout_ms: int | None = None,
-    *,
-    experts: int = 0,
-    servers: int = 0,
-) -> jax.Array:
-    """The counts of all devices of a group, by position.
-
-    Args:
-      counts: int32, of any shape.
-      axes: mesh axes.
-      groups: groups of their positions, or None.
-      spec: of any plan of these devices.
-      timeout_ms: how long a device waits for the others; that of the options if left out.
-      experts: of an MoE layer, whose load statistics then tell; see `PlanParams`.
-      servers: see `PlanParams`.
-
-    Returns:
-      Shape (devices, *counts.shape).
-    """
-    with jax.named_scope("gather_counts"):
-        (gathered,) = bind_plan(
-            counts.reshape(-1),
-            axes,
-            groups,
-            spec,
-            experts=experts,
-            servers=servers,
-            timeout_ms=timeout_ms,
-            plans=False,
-            gathers=True,
-        )
-    return gathered.reshape(len(spec.rank_of), *counts.shape)
-
-
-@plan_ragged_all_to_all_p.def_impl
-def _impl(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("plan_ragged_all_to_all must be used within a mapped context, in shard_map.")
-
-
 @plan_ragged_all_to_all_p.def_abstract_eval
 def _abstract_eval(
     counts: jax_compat.Aval,
@@ -185,38 +141,15 @@ def _lowering(
     elif params["experts"]:
         attributes |= {name: params[name] for name in ("experts", "servers")}
         attributes["topology"] = spec.topology.words
-    return _emit(ctx, counts, attributes)
+    (operand,) = custom_calls.operands_of(ctx, [counts])
+    operands = {"send_sizes": operand, **custom_calls.partition()}
+    return custom_calls.emit_several(ctx, PLAN, operands, attributes)
 
 
 def _can_gather(platform: str) -> bool:
     """Whether there is a call of ours that gathers; what emulates GPUs does as these do."""
     usable = platform == "cpu" and not handlers.unusable(platform)
     return usable and not handlers.emulates_gpus()
-
-
-def _emit(
-    ctx: jax_compat.LoweringContext,
-    counts: jax_compat.MlirValue,
-    attributes: dict[str, object],
-) -> list[jax_compat.MlirValue]:
-    """Emits the call. It has one result, in which the equation's follow each other."""
-    (operand,) = custom_calls.operands_of(ctx, [counts])
-    operands = {"send_sizes": operand, **custom_calls.partition()}
-    lengths = [result.shape[0] for result in ctx.avals_out]
-    joined = ctx.avals_out[0].update(shape=(sum(lengths),))
-    made = custom_calls.emit(ctx.replace(avals_out=[joined]), PLAN, operands, attributes)
-    if len(lengths) == 1:
-        return [made]
-    return jax_compat.lower_function(
-        ctx.replace(avals_in=[joined]), lambda made: jnp.split(made, lengths[:1]), made
-    )
-
-
-def _jvp(primals: Sequence[jax.Array], tangents: object, **params: Unpack[PlanParams]) -> Any:
-    """Counts have no derivative; for those of a custom_vjp, JAX hands on one in name only."""
-    del tangents
-    made = plan_ragged_all_to_all_p.bind(*primals, **params)
-    return made, [jax_compat.zero_tangent(result) for result in made]
 
 
 def _batcher(
@@ -242,6 +175,7 @@ def _batcher(
     return made, [None] * plans + [1] * gathers
 
 
+jax_compat.refuse_outside(plan_ragged_all_to_all_p)
 jax_compat.set_lowering(plan_ragged_all_to_all_p, _lowering)
 jax_compat.set_batcher(plan_ragged_all_to_all_p, _batcher)
-jax_compat.set_jvp(plan_ragged_all_to_all_p, _jvp)
+jax_compat.set_no_derivative(plan_ragged_all_to_all_p)

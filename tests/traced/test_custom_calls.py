@@ -19,7 +19,7 @@ from fastjax.traced import contract
 from fastjax.traced.after import after
 from fastjax.traced.contract import CALLS, Attribute, CustomCall
 from fastjax.traced.levelling import deal, level
-from fastjax.traced.plan_primitive import gather_counts
+from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.plan_spec import make_spec
 from fastjax.traced.planned_exchange import exchange_planned
 from fastjax.traced.start_done import done, start
@@ -43,7 +43,8 @@ def in_two(operand, output, *arrays):
 
 def gathered(operand, *_):
     spec = make_spec(("x",), None, None, None, 1)
-    return operand + gather_counts(jnp.arange(2), ("x",), None, spec).sum()
+    (counts,) = ExchangeGroup(("x",), None, spec).gather([jnp.arange(2)])
+    return operand + counts.sum()
 
 
 def dealt(operand, *_):

@@ -12,16 +12,19 @@ from spmd import mesh_of, spmd
 
 import fastjax
 from fastjax import handlers, moe
-from fastjax.traced.plan import plan_and_gather, plan_sizes
-from fastjax.traced.plan_primitive import gather_counts
+from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.plan_spec import make_spec
 
 P = jax.P
 PAIRS = ((0, 5), (1, 4), (2, 7), (3, 6))
 
 
-def gathered(counts, axes=("x",), groups=None):
-    return gather_counts(counts, axes, groups, make_spec(axes, groups, None, None, 1))
+def group_of(axes=("x",), groups=None, scheduler=None):
+    return ExchangeGroup(axes, groups, make_spec(axes, groups, None, scheduler, 1))
+
+
+def gathered(counts, *of):
+    return group_of(*of).gather([counts])[0]
 
 
 def of_others(groups):
@@ -35,7 +38,7 @@ def of_others(groups):
 @pytest.mark.parametrize("shape", [(3,), (2, 5)])
 def test_counts(rng, shape, groups, check_vma):
     counts = rng.integers(-9, 9, (8, *shape)).astype(np.int32)  # any integers
-    got = spmd(lambda c: gathered(c, groups=groups), check_vma=check_vma)(counts)
+    got = spmd(lambda c: gathered(c, ("x",), groups), check_vma=check_vma)(counts)
     np.testing.assert_array_equal(got, counts[of_others(groups or (tuple(range(8)),))])
 
 
@@ -58,11 +61,11 @@ def test_a_batch(rng):
 def test_plans_are_those_of_the_sizes(rng, groups):
     size = len(groups[0]) if groups else 8
     sizes = rng.integers(0, 9, (8, 2 * size)).astype(np.int32)
-    spec = lambda: make_spec(("x",), groups, None, "fast", 1)  # noqa: E731
 
     def local(sizes):
-        plan, gathered = plan_and_gather(sizes, ("x",), groups, spec())
-        return plan.table, plan_sizes(sizes, ("x",), groups, spec()).table, gathered
+        group = group_of(("x",), groups, "fast")
+        plan, gathered = group.plan_and_gather(sizes)
+        return plan.table, group.plan(sizes).table, gathered
 
     table, alone, got = spmd(local)(sizes)
     np.testing.assert_array_equal(table, alone)
@@ -72,11 +75,7 @@ def test_plans_are_those_of_the_sizes(rng, groups):
 def test_a_batch_is_planned_once(rng):
     sizes = rng.integers(0, 9, (8, 3, 16)).astype(np.int32)
 
-    def local(sizes):
-        plan = lambda s: plan_and_gather(s, ("x",), None, make_spec(("x",), None, None, None, 1))  # noqa: E731
-        return jax.vmap(lambda s: plan(s)[1])(sizes)
-
-    run = spmd(local)
+    run = spmd(jax.vmap(lambda sizes: group_of().plan_and_gather(sizes)[1]))
     before = fastjax.planning_count()
     np.testing.assert_array_equal(run(sizes), np.broadcast_to(sizes.swapaxes(0, 1), (8, 3, 8, 16)))
     assert fastjax.planning_count() - before <= 1
@@ -89,7 +88,7 @@ def test_inside_a_shard_map_that_leaves_an_axis(rng):
 
     def local(counts):
         sizes = jnp.repeat(counts[0, :1], 4)
-        plan, of_all = plan_and_gather(sizes, ("x",), None, make_spec(("x",), None, None, None, 1))
+        plan, of_all = group_of().plan_and_gather(sizes)
         return gathered(counts[0])[None], of_all[None], plan.table[None]
 
     mapped = jax.shard_map(local, mesh=mesh, axis_names={"x"}, in_specs=P("x"), out_specs=P("x"))
