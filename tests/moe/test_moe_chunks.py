@@ -20,6 +20,7 @@ from moe_layers import (
     same,
     with_gradients,
 )
+from refusals import refusals
 from spmd import mesh_of
 
 import fastjax
@@ -240,30 +241,24 @@ def takes_one(rows):
     return rows
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"chunks": 0}, "chunks must be a positive integer, got 0"),
-        ({"chunks": 7}, "at most the 6 tokens of a device, got 7"),
-        ({"chunks": True}, "chunks must be a positive integer, got True"),
-        ({"seconds_per_row": -1.0}, "seconds_per_row must be"),
-        ({"seconds_per_row": float("inf")}, "seconds_per_row must be"),
-        ({"seconds_per_row": "1"}, "seconds_per_row must be"),
-        ({"expert_fn": takes_one}, "expert_fn=takes_one takes other arguments: too many"),
-        ({"expert_fn": all_experts}, "expert_fn=all_experts takes other .*: missing .* 'params'"),
-        ({"expert_fn": jnp.zeros(3)}, r"expert_fn is (ArrayImpl|Array), no function\."),
-        ({"expert_fn": None}, r"needs expert_fn, .* or grouped_fn, .*; got neither\."),
-        ({"grouped_fn": all_experts}, "got both"),
-        ({"expert_fn": None, "grouped_fn": expert}, "grouped_fn=expert takes other"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+def refused(expert_fn=expert, **options):
+    return lambda: compiled(functools.partial(in_chunks, options, None, expert_fn))
+
+
+NEEDS = "needs expert_fn, a function of (rows, params) for the rows of one expert, or grouped_fn"
+test_refusals = refusals(
+    ArgumentError,
+    (refused(chunks=0), "chunks must be a positive integer, got 0"),
+    (refused(chunks=7), "chunks must be at most the 6 tokens of a device, got 7"),
+    (refused(chunks=True), "chunks must be a positive integer, got True"),
+    *((refused(seconds_per_row=s), "seconds_per_row must be") for s in (-1.0, float("inf"), "1")),
+    (refused(takes_one), "expert_fn=takes_one takes other arguments: too many"),
+    (refused(all_experts), "expert_fn=all_experts takes other", "missing", "'params'"),
+    (refused(jnp.zeros(3)), "expert_fn is ", "Array", ", no function."),
+    (refused(None), NEEDS, "got neither."),
+    (refused(grouped_fn=all_experts), NEEDS, "got both"),
+    (refused(None, grouped_fn=expert), "grouped_fn=expert takes other"),
 )
-def test_refusals(change, message):
-    given = {"expert_fn": expert, "chunks": None} | change
-    function = given.pop("expert_fn")
-    chunks = given.pop("chunks")
-    with pytest.raises(ArgumentError, match=message):
-        compiled(functools.partial(in_chunks, given, chunks, function))
 
 
 def test_the_rule(monkeypatch):

@@ -106,23 +106,3 @@ def test_programs_on_overlapping_meshes(rng):
     for got_eight, got_four in queued:
         np.testing.assert_array_equal(got_eight, reference.exchange(*data_eight, eight))
         np.testing.assert_array_equal(got_four, reference.exchange(*data_four, four))
-
-
-def test_large_exchanges_overlap(rng):
-    """Several jobs on the copy pool at once, with staging buffers of different sizes."""
-    metas = [
-        reference.packed(reference.random_sizes(rng, 8, 8, most, zeros=0.1))
-        for most in (40, 300, 80, 200)
-    ]
-    parts = [(meta, *reference.data(rng, meta, (256,))) for meta in metas]
-
-    def local(args):
-        return [exchange(*a, topology=STAGED, scheduler="fast") for a in args]
-
-    run = spmd(local)
-    arguments = [(operand, output, *meta.arrays()) for meta, operand, output in parts]
-    queued = [run(arguments) for _ in range(5)]
-    expected = [reference.exchange(operand, output, meta) for meta, operand, output in parts]
-    for results in queued:
-        for got, want in zip(results, expected, strict=True):
-            np.testing.assert_array_equal(got, want)

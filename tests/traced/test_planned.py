@@ -19,22 +19,6 @@ def setting(rng):
     return meta, x, (m, 3)
 
 
-def test_a_value_and_its_gradient_are_planned_once_even_without_a_plan(rng):
-    meta, x, out_shape = setting(rng)
-
-    def local(x, *arrays):
-        zeros = jnp.zeros(out_shape, x.dtype)
-        loss = lambda x: jnp.sum(  # noqa: E731
-            jnp.sin(exchange(x, zeros, *arrays))
-        )
-        return jax.value_and_grad(loss)(x)
-
-    run = spmd(local)
-    before = fastjax.planning_count()
-    jax.block_until_ready(run(x, *meta.arrays()))
-    assert fastjax.planning_count() - before == 1
-
-
 def test_transpose_twice_is_the_plan_itself():
     plan = fastjax.TracedPlan(jnp.zeros(3, jnp.int32), None, ("x",), None)  # type: ignore[arg-type]
     assert plan.transpose().transposed
