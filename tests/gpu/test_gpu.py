@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import reference
 from gpu_support import PLATFORMS, device_of, mesh_of_one
-from moe_layers import values_and_slopes
+from moe_layers import dispatched
 from spmd import mesh_of, spmd
 
 import fastjax
-from fastjax import handlers
+from fastjax import handlers, moe
 from fastjax.loopback import loopback_plan
 from fastjax.traced.after import after
 
@@ -134,6 +134,18 @@ def test_what_comes_after_is_copied_where_xla_slices_it(rng):
 
     got = sliced(jax.device_put(rows, device_of("gpu")))
     np.testing.assert_allclose(got, np.sin(rows[32:]), rtol=1e-5, atol=1e-6)
+
+
+def values_and_slopes(x, ids, weights, **options):
+    """A layer whose experts square: its result, and the gradients of x and weights."""
+
+    def value(x, weights):
+        rows, _, handle = dispatched(x, ids, **options)
+        result = moe.combine(rows * rows, handle, weights)
+        return (result**2).sum(), result
+
+    (_, result), slopes = jax.value_and_grad(value, (0, 1), has_aux=True)(x, weights)
+    return result, *slopes
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
