@@ -14,6 +14,7 @@ namespace fastjax {
 struct CallKey {
   uint64_t call = 0;
   int32_t group = 0;
+  int32_t zero = 0;  // where there would be padding, which is sent as it is
 
   friend bool operator==(const CallKey& a, const CallKey& b) { return a.call == b.call && a.group == b.group; }
 };
@@ -21,7 +22,8 @@ struct CallKey {
 // Which of the launches with one key it is, the same in every process. A program is launched many times, a loop in it
 // repeats a call, XLA may make several copies of a call site, and JAX may compile a program again.
 struct LaunchId {
-  uint32_t number = 0;     // of the launch, counted from the executable's first; or if `counted` is 0, XLA's own number
+  uint32_t number =
+      0;  // of the launch, as all processes count those of an executable; if `counted` is 0, XLA's own number
   int32_t counted = 0;     // 1 if it is known from where XLA counts
   int32_t copy = 0;        // of the call site, in the order in which they were made
   int32_t repetition = 0;  // of this copy, in this run

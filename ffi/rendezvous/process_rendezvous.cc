@@ -26,6 +26,7 @@ constexpr char kOtherPlans[] =
 
 // Says how far another launch of a call is from this one.
 std::string Distance(const LaunchId& theirs, const LaunchId& own) {
+  if (theirs.counted != own.counted) return "at another launch of it";  // their numbers count from different ones
   int64_t distance = LaunchesBetween(own, theirs);
   const char* unit = "launch";
   const char* units = "launches";
@@ -45,7 +46,7 @@ bool MayBeSame(const Meeting& a, const Meeting& b) { return a.key == b.key && Ma
 // "launch 3", for those whose launches cannot be compared.
 std::string Launch(const LaunchId& id) {
   return "launch " + std::to_string(id.number) +
-         (id.counted != 0 ? ", counted from the executable's first"
+         (id.counted != 0 ? ", as all processes count them"
                           : " of an executable that JAX did not compile or read from its cache, so that nothing says "
                             "from which number it counts");
 }
@@ -257,8 +258,12 @@ void ProcessRendezvous::BeginIfMet(ProcessSession* session) {
 
 void ProcessRendezvous::OnGiveUp(int32_t process, const ProcessMetadata& message) {
   Remember({message, message.text, process});
-  ProcessSession* const session = Find(process, message);
-  if (session != nullptr) FailHere(session, GaveUp(*session, given_up_.back()));
+  // Of launches that cannot be compared, any may be it.
+  const GivenUp told = given_up_.back();
+  ForEachJoined([&](ProcessSession* session) {
+    const bool fails = !session->failed && MayBeSame(*session, told) && PlaceOf(process, *session).has_value();
+    if (fails) FailHere(session, GaveUp(*session, told));
+  });
 }
 
 Status ProcessRendezvous::GaveUp(const ProcessSession& session, const GivenUp& given_up) const {

@@ -83,9 +83,9 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
   // Returns the tag of the launch, the same in every process.
   uint64_t Tag() {
-    const auto& [call, group] = process_session().key;
+    const CallKey& key = process_session().key;
     const LaunchId& id = process_session().launch_id;
-    const int64_t words[] = {static_cast<int64_t>(call), group, id.number, id.counted, id.copy, id.repetition};
+    const int64_t words[] = {static_cast<int64_t>(key.call), key.group, id.number, id.counted, id.copy, id.repetition};
     return site().process_group().transport->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
   }
 

@@ -1,6 +1,7 @@
 // ProcessRendezvous where a process does not come, comes too late or gives up: every process is told, and why.
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,7 +110,7 @@ TEST(Incomparable) {
     for (const TestParticipant* participant : {&a, &b}) {
       CHECK(participant->met == 0 && participant->failed == 1);
       CHECK_CONTAINS(participant->status.message, "cannot be told to be the same");
-      CHECK_CONTAINS(participant->status.message, "launch 10, counted from the executable's first");
+      CHECK_CONTAINS(participant->status.message, "launch 10, as all processes count them");
       CHECK_CONTAINS(participant->status.message, "launch 5 of an executable that JAX did not compile");
     }
     TestParticipant late(&job, 1, At(kCounted));
@@ -125,6 +126,21 @@ TEST(Incomparable) {
     job.Join({&c, &d});
     CHECK(c.met == 1 && d.met == 1);
   }
+}
+
+// Several that are under way at once are all told, since any of them may be it.
+TEST(IncomparableBesideEachOther) {
+  Job job(2);
+  std::vector<std::unique_ptr<TestParticipant>> under_way;
+  for (const uint32_t number : {5, 6, 7}) {
+    under_way.push_back(std::make_unique<TestParticipant>(&job, 0, At(In(number))));
+    under_way.back()->Join();
+  }
+  job.DeliverAll();
+  TestParticipant b(&job, 1, At(kCounted));
+  job.Join({&b});
+  CHECK(b.failed == 1);
+  for (const auto& participant : under_way) CHECK(participant->met == 0 && participant->failed == 1);
 }
 
 // The same where messages are lost with a connection: whoever hears of the other next says so once more.
