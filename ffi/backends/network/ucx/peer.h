@@ -44,7 +44,8 @@ struct Arrival {
   NicWorker* nic_worker = nullptr;
   void* data = nullptr;
   size_t length = 0;
-  std::vector<std::byte>* memory = nullptr;  // ours, that has the data; null: UCX's
+  std::vector<std::byte>* memory = nullptr;     // ours, that has the data; null: UCX's
+  std::chrono::steady_clock::time_point since;  // when it came; no receive has met it
 };
 
 // A send or a receive.

@@ -16,8 +16,9 @@ constexpr int64_t kInFlight = 8;  // messages that an endpoint may have in UCX's
 constexpr int64_t kWindows = 2;
 constexpr int64_t kMarks = 4;  // chunks of a window that ask to be acknowledged, with all before them
 constexpr int kSlotBits = 24;
-constexpr std::chrono::minutes kDropFor{10};  // JAX ends processes that have stopped for longer
+constexpr std::chrono::seconds kDropFor{60};
 constexpr size_t kMostRules = 1024;
+constexpr std::chrono::hours kUnmetFor{1};  // longer than an exchange leaves any of its messages waiting
 // Below this, waking the pool costs more than it saves.
 constexpr size_t kPooledBytes = 64 << 10;
 
@@ -203,7 +204,9 @@ void RowTransfers::OnArrival(Peer* peer, const Arrival& arrival) {
                                     [tag](const Request& request) { return request.tag == tag; });
       if (met != peer->receives.end()) return Meet(&*met, arrival);
       if (Dropped(tag)) return TurnAway(peer, arrival);
-      return peer->unmet.push_back(arrival);
+      peer->unmet.push_back(arrival);
+      peer->unmet.back().since = Clock::now();
+      return;
     }
   }
   parts_->Release(arrival);
@@ -519,6 +522,15 @@ void RowTransfers::Drop(uint64_t tag, uint64_t mask) {
       }
       TurnAway(&peer, *it);
       it = peer.unmet.erase(it);
+    }
+  }
+}
+
+void RowTransfers::Expire(Clock::time_point now) {
+  for (Peer& peer : parts_->peers) {
+    while (!peer.unmet.empty() && now - peer.unmet.front().since > kUnmetFor) {
+      TurnAway(&peer, peer.unmet.front());
+      peer.unmet.pop_front();
     }
   }
 }

@@ -43,6 +43,8 @@ class RowTransfers {
   void OnJoined(Peer* peer);
   // Ends every request with the process; those that the pool reads, when it has read them.
   void EndAll(Peer* peer, const Status& why);
+  // Throws away rows that no receive has met for an hour. They came later than the process remembers which to drop.
+  void Expire(Clock::time_point now);
   // Sends what there is room for, of the earliest launch at each NIC; returns whether there was any.
   bool Pump();
   // Finds connections that are stalled, which do not hold up other launches, and lets sends that have been held up for

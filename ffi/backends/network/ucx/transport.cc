@@ -420,6 +420,7 @@ void UcxTransport::Tick(Clock::time_point now) {
   Handler* const handler = handler_.load();
   connections_.Tick();
   if (phase_ != Phase::kOpen) return;
+  row_transfers_.Expire(now);
   row_transfers_.FindStalled();
   if (handler != nullptr) handler->OnTick(now);
   for (Peer& peer : parts_.peers) peer.to.Ring();

@@ -291,6 +291,23 @@ TEST(Rings) {
   peer.DriveUntil([&] { return victim.handler.renewed().size() == 1; });
 }
 
+// Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
+TEST(UnmetRowsExpire) {
+  ucx::TransportParts parts;
+  parts.peers = std::vector<ucx::Peer>(2);
+  ucx::Connections connections(&parts);
+  ucx::RowTransfers rows(&parts, &connections, [] {});
+  ucx::Arrival arrival;
+  arrival.header.kind = ucx::Kind::kRows;
+  arrival.header.tag = 5;
+  rows.OnArrival(&parts.peers[1], arrival);
+  const auto now = std::chrono::steady_clock::now();
+  rows.Expire(now + std::chrono::minutes{59});
+  CHECK_EQ(parts.peers[1].unmet.size(), 1u);
+  rows.Expire(now + std::chrono::minutes{61});
+  CHECK(parts.peers[1].unmet.empty());
+}
+
 // An acknowledgement of what there is not, or of what was not sent, says nothing.
 TEST(Acknowledgements) {
   ucx::TransportParts parts;
