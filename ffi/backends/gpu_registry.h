@@ -20,8 +20,9 @@ struct PlatformBackend {
 };
 
 // Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none. Where
-// one device executes all ranks, `played` is how many of them are a server; else 0.
-Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t played, PlatformBackend* found);
+// one device executes all ranks, `devices_per_server` is how many of them are a server; else 0.
+Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
+                      PlatformBackend* found);
 
 }  // namespace fastjax
 

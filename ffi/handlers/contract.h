@@ -17,7 +17,7 @@ namespace fastjax::handlers {
 using Ints = std::vector<int64_t>;
 
 // The attributes of a call; those that the call lacks have the values below, or those of CallSite. What a call site
-// only tells others is decoded into it; the rest of it is filled by DecodeCallSite.
+// only tells others is decoded into it; the rest of it, empty here, is filled by DecodeCallSite.
 struct CallAttributes : CallSite {
   std::string operand_names;  // joined by commas
   OperandList operands;       // what they name

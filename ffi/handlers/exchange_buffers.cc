@@ -113,6 +113,7 @@ ffi::ErrorOr<CallAttributes> DecodeExchangeCall(const ffi::Dictionary& dictionar
     return ffi::Unexpected(ffi::Error::InvalidArgument(std::string("fastjax: in an exchange, ") + why));
   };
   const auto has = [&](Operand operand) { return attrs->operands.Has(operand); };
+  if (attrs->started && !has(Operand::kPartition)) return refused("nothing starts that one device does for all ranks");
   if (has(Operand::kIndices) != has(Operand::kFactors)) return refused("indices and factors come together");
   if (has(Operand::kStarts) && !has(Operand::kIndices)) return refused("starts are of indices, and there are none");
   if (has(Operand::kStarts) && has(Operand::kToken)) return refused("the exchange of a start takes no starts of rows");

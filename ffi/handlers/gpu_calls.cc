@@ -67,14 +67,14 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, std::shared_
   if (!site.has_value()) return site.error();
   state->operands = attrs.operands;
   state->site = *site;
-  int32_t played = 0;
-  if (state->plays_all()) {
+  int32_t devices_per_server = 0;
+  if (state->all_ranks_here()) {
     const auto topology = DecodeTopology(attrs);
     if (!topology.has_value()) return topology.error();
-    played = topology->devices_per_server;
+    devices_per_server = topology->devices_per_server;
   }
   PlatformBackend platform_backend;
-  const Status found = FindGpuBackend(attrs.platform, **site, played, &platform_backend);
+  const Status found = FindGpuBackend(attrs.platform, **site, devices_per_server, &platform_backend);
   if (!found.ok()) return ToError(found);
   state->gpu = std::move(platform_backend.gpu);
   *backend = std::move(platform_backend.backend);
@@ -100,7 +100,7 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
-  if (!state->plays_all()) {
+  if (!state->all_ranks_here()) {
     state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
   } else if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
     return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
@@ -112,7 +112,7 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
 }
 
 bool GpuCall::TakePartition(const Buffers& buffers) {
-  if (site_.plays_all()) return true;
+  if (site_.all_ranks_here()) return true;
   const ffi::AnyBuffer& partition = buffers[Operand::kPartition];
   if (!IsPartition(partition)) return false;
   there_ = partition.untyped_data();
@@ -123,7 +123,7 @@ bool GpuCall::TakePartition(const Buffers& buffers) {
 
 Status GpuCall::FetchAll() {
   Status status = fetch_.Run(caller_);
-  if (!status.ok() || site_.plays_all()) return status;
+  if (!status.ok() || site_.all_ranks_here()) return status;
   partition_ = CheckedPartition(*here_, *site_.site);
   if (partition_ < 0) return UnexpectedOperands();
   site_.partitions.Remember(ordinal_, partition_);
@@ -207,7 +207,7 @@ void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion don
 }
 
 void GpuExchangeCall::StartRanks(int64_t run_id, Completion done) {
-  if (!state_.plays_all()) return state_.exchange->Start(run_id, partition(), args_, std::move(done));
+  if (!state_.all_ranks_here()) return state_.exchange->Start(run_id, partition(), args_, std::move(done));
   const int64_t call = ProcessState<CallsOfAll>().begun.fetch_add(1);
   const int32_t ranks = state_.site->group_size;
   const Completion all = WhenAll(ranks, std::move(done));
@@ -267,7 +267,7 @@ Status GpuPlanCall::Load(const Buffers& buffers) {
 
 void GpuPlanCall::Start(int64_t run_id, const Status& loaded, Completion done) {
   if (!loaded.ok()) return Fail(state_.counts.get(), run_id, loaded, std::move(done));
-  if (state_.plays_all()) return done(Guarded([this] { return PlanForAll(); }));
+  if (state_.all_ranks_here()) return done(Guarded([this] { return PlanForAll(); }));
   state_.counts->Start(run_id, partition(), args_, std::move(done));
 }
 

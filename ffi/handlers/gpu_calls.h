@@ -46,7 +46,7 @@ class Partitions {
 // itself, and the plugin of a GPU contains another XLA.
 struct GpuSite {
   // Whether one device executes all ranks: then arrays have a leading dimension of ranks.
-  bool plays_all() const { return !operands.Has(Operand::kPartition); }
+  bool all_ranks_here() const { return !operands.Has(Operand::kPartition); }
 
   HandedOver handed_over;
   OperandList operands;
@@ -106,7 +106,7 @@ class GpuCall {
   // Tells a failure before Start to the devices of the group.
   template <typename Args>
   void Fail(Operation<Args>* group, int64_t run_id, const Status& why, Completion done) {
-    if (site_.plays_all()) return done({why.code, site_.site->Prefix() + why.message});
+    if (site_.all_ranks_here()) return done({why.code, site_.site->Prefix() + why.message});
     const int32_t partition = FindPartition();
     if (partition < 0) return done(FailsAlone(*site_.site, why));
     group->FailGroup(run_id, partition, why, std::move(done));

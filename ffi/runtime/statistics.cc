@@ -78,15 +78,14 @@ void Records::Reset() {
 
 // Keeps the newest of those that have done something.
 void Records::DropEnded(size_t kept) {
-  std::vector<std::shared_ptr<Record>> left;
-  for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
-    if (!(*record)->active_) {
-      if (kept == 0 || (*record)->empty()) continue;
-      --kept;
-    }
-    left.push_back(std::move(*record));
-  }
-  records_.assign(left.rbegin(), left.rend());
+  const auto goes = [&kept](const std::shared_ptr<Record>& record) {
+    if (record->active_) return false;
+    if (kept == 0 || record->empty()) return true;
+    --kept;
+    return false;
+  };
+  const auto first = std::remove_if(records_.rbegin(), records_.rend(), goes);
+  records_.erase(records_.begin(), first.base());
 }
 
 }  // namespace fastjax

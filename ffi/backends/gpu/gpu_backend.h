@@ -48,7 +48,7 @@ class GpuProcessBackend final : public Backend {
 };
 
 // How the processes of that fabric share a communicator's id: by messages.
-nccl::ShareId SharesIds(std::shared_ptr<ProcessGroup> process_group);
+nccl::ShareId MakeShareId(std::shared_ptr<ProcessGroup> process_group);
 
 }  // namespace fastjax::gpu
 

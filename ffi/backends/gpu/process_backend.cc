@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
@@ -141,7 +140,7 @@ std::shared_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const 
       process_group_, site, what, std::move(recorder), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
 }
 
-nccl::ShareId SharesIds(std::shared_ptr<ProcessGroup> process_group) {
+nccl::ShareId MakeShareId(std::shared_ptr<ProcessGroup> process_group) {
   return
       [process_group = std::move(process_group)](const auto&... args) { return Share(process_group.get(), args...); };
 }

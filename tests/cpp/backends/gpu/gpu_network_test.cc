@@ -33,7 +33,7 @@ using planner::Scheduler;
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
   return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
-    auto fabric = std::make_shared<NcclFabric>(gpu, library, gpu::SharesIds(process_group));
+    auto fabric = std::make_shared<NcclFabric>(gpu, library, gpu::MakeShareId(process_group));
     return std::make_shared<GpuProcessBackend>(gpu, std::move(fabric), std::move(process_group));
   };
 }
