@@ -123,6 +123,7 @@ def layer(
     arguments.check_chunks(chunks, -(-len(tokens.x) // (devices if replicated else 1)))
     arguments.check_experts(num_experts, devices)
     arguments.check_functions(expert_fn, grouped_fn)
+    params = jax.tree.map(jnp.asarray, params)
     # Of an expert, which all chunks and rounds, and copies, must have alike: tiles have as many.
     choices = tokens.expert_ids.size * (1 if replicated else devices)
     usual_rows = math.ceil(ROUND_FACTOR * choices / num_experts)
@@ -283,8 +284,8 @@ def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
 
 def _bytes_of_one(params: Params) -> int:
     """Bytes of the params of an expert."""
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
-    return max(1, sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in leaves))
+    sizes = [math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)]
+    return max(1, sum(sizes))
 
 
 def _of_rows(
