@@ -492,7 +492,10 @@ def set_jvp(primitive: Primitive, rule: Callable[..., Any]) -> None:
 
 
 def set_no_derivative(primitive: Primitive) -> None:
-    """Has integers have no derivative; for those of a custom_vjp, JAX hands on one in name only."""
+    """Gives a primitive of integers the rule that they have no derivative.
+
+    JAX hands on tangents of integers of a `custom_vjp`, in name only.
+    """
 
     def rule(primals: Sequence[jax.Array], _: object, **params: Any) -> tuple[Any, Any]:
         made = primitive.bind(*primals, **params)

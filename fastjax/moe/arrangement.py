@@ -94,7 +94,7 @@ class Arrangement:
     def inside(self) -> Arrangement:
         """The same of the devices of each server, by rank, which send each other all at once.
 
-        What has no room has been taken out before.
+        Rows without room have been taken out before.
         """
         servers, group = self.servers, self.group
         all_groups = group.groups or (tuple(range(jax.lax.axis_size(group.axes))),)

@@ -27,7 +27,7 @@ class Map(Protocol):
     """
 
     def start(self, operands: Arrays, way: Any, token: Token) -> Begun:
-        """Sends the operands after a token, with the derivatives that JAX finds: none in order."""
+        """Sends the operands; without a token JAX finds derivatives, with one there are none."""
         ...
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Map:

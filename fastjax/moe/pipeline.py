@@ -117,9 +117,9 @@ _run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _derived(plain: Callable[[Any, Any], Any], values: Any, constants: Any, made: Any) -> Any:
-    """What has been made in an order, which has no derivatives.
+    """Results that were made in an order, which has no derivatives.
 
-    These are those of `plain`, which makes the same of values and constants.
+    They get the derivatives of `plain`, which makes the same of values and constants.
     """
     del plain, values, constants
     return made

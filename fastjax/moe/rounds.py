@@ -161,7 +161,7 @@ class _Round(NamedTuple):
     Attributes:
       number: its own, from 0.
       rows: of each expert, shape (chunks, num_experts).
-      fits: whether they find room: of each chunk in the first round, together in further ones.
+      fits: whether they find room: all together, and in the first round those of each chunk, too.
       before: what former rounds compute.
       computed: with this one.
     """
@@ -176,6 +176,7 @@ class _Round(NamedTuple):
 def _fill(
     number: jax.Array, rows: jax.Array, before: Computed, arrangements: Sequence[Arrangement]
 ) -> _Round:
+    """The round of that number with these rows, after what former rounds compute."""
     servers, balance = arrangements[0].servers, arrangements[0].experts.balance
     rooms = np.array([a.experts.available for a in arrangements], np.int32)
     total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)

@@ -44,7 +44,7 @@ class Choices(NamedTuple):
     wrong: jax.Array
 
     def only(self, going: jax.Array, num_experts: int) -> Choices:
-        """Those that go; the others go nowhere."""
+        """The choices that `going` marks; the others go nowhere."""
         return self._replace(experts=jnp.where(going, self.experts, num_experts))
 
 

@@ -34,7 +34,7 @@ class Begun(NamedTuple):
         return self.results(token)[0]
 
     def then(self, function: Callable[..., Arrays]) -> Begun:
-        """What a function makes of them."""
+        """The results of a function of them."""
         return Begun(self.token, lambda token: function(*self.results(token)))
 
 
