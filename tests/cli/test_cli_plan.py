@@ -148,7 +148,7 @@ def test_drawing_without_matplotlib(capsys, monkeypatch, tmp_path):
             "--generate uniform --devices 2 --servers 2 --seed -1",
             "argument --seed: must be 0 or more, got -1",
         ),
-        ("--generate uniform --servers 2 --devices 0", "devices must be an integer, 1 or more"),
+        ("--generate uniform --servers 2 --devices 0", "--devices: must be 1 or more, got 0"),
         ("--generate uniform --servers 1 --devices 2 --rows -1", "rows must be an integer"),
         ("--generate pair-zipf --servers 1 --devices 2 --exponent 21", "exponent must be a number"),
         ("FILE --servers 2 --failed-nics 4", "--failed-nics 4: there are devices 0 to 3"),

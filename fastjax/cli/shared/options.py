@@ -75,7 +75,7 @@ def add_traffic(parser: argparse.ArgumentParser) -> None:
         "Megatron-Core's --moe-routing-trace-path: a file of JSON lines, or the folder",
     )
     add("--generate", choices=workloads.SKEWS, help="synthetic traffic; see fastjax.traffic")
-    add("--devices", type=int, metavar="N", help="number of devices; known from a matrix")
+    add("--devices", type=number(1), metavar="N", help="number of devices; known from a matrix")
     add("--rows", type=int, metavar="N", default=4096, help="--generate: mean rows of a device")
     add("--exponent", type=float, metavar="X", default=0.8, help="--generate: Zipf's exponent")
     add("--seed", type=number(0), metavar="N", default=0, help="--generate: of random numbers")
@@ -102,7 +102,7 @@ def add_fabric(parser: argparse.ArgumentParser) -> None:
         f"and how many devices a server has. {known}",
     )
     split = "servers that the devices are split into; by default of the preset's size"
-    add("--servers", type=int, metavar="N", help=split)
+    add("--servers", type=number(1), metavar="N", help=split)
     for name, what in _RATES.items():
         shown = f"{what}; default: {getattr(Topology, name):g}"
         add(f"--{name.replace('_', '-')}", type=float, metavar="X", help=shown)
@@ -133,7 +133,7 @@ def load(options: argparse.Namespace) -> Source:
         made = (options.devices, options.rows, options.exponent, options.seed)
         matrix = workloads.make_traffic(options.generate, *made)
         name = f"{options.generate} {as_given(options, 'devices', 'rows', 'exponent', 'seed')}"
-    elif _is_trace(options.file):
+    elif is_trace(options.file):
         found = traffic.traffic_from_routing(
             trace_records(options), devices=options.devices, num_experts=options.num_experts
         )
@@ -193,7 +193,7 @@ def _number_of_servers(options: argparse.Namespace, devices: int) -> int:
                 f"{devices} devices are no whole number of servers of {of_server}; give --servers."
             )
         return devices // of_server
-    if servers < 1 or devices % servers:
+    if devices % servers:
         fits = [n for n in range(1, devices + 1) if devices % n == 0]
         near = min(fits, key=lambda n: abs(n - servers))
         raise OptionError(
@@ -202,7 +202,8 @@ def _number_of_servers(options: argparse.Namespace, devices: int) -> int:
     return servers
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
+    """Whether a file is a trace, or a folder of traces, and not a matrix."""
     if path.is_dir():
         return True
     first = next((line for _, line in lines(path) if line.strip()), "")

@@ -172,12 +172,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def is_asked_for(given: argparse.Namespace) -> bool:
     """Whether the options are those of a layer."""
-    return _any(given, *_OF_LAYERS, *_OF_LEVELLING)
+    return _first(given, *_OF_LAYERS, *_OF_LEVELLING) is not None
 
 
-def _any(given: argparse.Namespace, *names: str) -> bool:
-    values = (getattr(given, name) for name in names)
-    return any(value is not None and value is not False for value in values)
+def _first(given: argparse.Namespace, *names: str) -> str | None:
+    """The first of these options that was given."""
+    values = ((name, getattr(given, name)) for name in names)
+    found = (name for name, value in values if value is not None and value is not False)
+    return next((f"--{name.replace('_', '-')}" for name in found), None)
 
 
 def load(given: argparse.Namespace, fabric: Fabric) -> Work:
@@ -188,10 +190,13 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
       OptionError: so is what the options say, or how they fit together.
       OSError: the trace cannot be read.
     """
+    asked = _first(given, *_OF_LAYERS, *_OF_LEVELLING)
     if given.generate is not None:
-        raise OptionError("--generate is of one exchange, not of a --layer.")
+        raise OptionError(f"--generate is of one exchange, {asked} of a layer.")
+    if given.file is not None and not options.is_trace(given.file):
+        raise OptionError(f"{asked} is of a layer, which a trace has; {given.file} is a matrix.")
     if given.devices is None:
-        raise OptionError("a layer needs --devices, as in --devices 32.")
+        raise OptionError(f"{asked} is of a layer, which needs --devices, as in --devices 32.")
     topology = options.topology(given, given.devices)
     row_bytes, expert_bytes = DEFAULT_ROW_BYTES, given.expert_bytes or 0
     if given.file is not None:
@@ -211,7 +216,7 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
     row_bytes = row_bytes if given.row_bytes is None else given.row_bytes
     _, count, top_k = choices.shape
     crossing = prices.crossing_row_bytes(row_bytes, top_k, num_experts // topology.servers)
-    balance, seconds = _any(given, *_OF_LEVELLING), given.seconds_per_row
+    balance, seconds = _first(given, *_OF_LEVELLING) is not None, given.seconds_per_row
     if balance and not expert_bytes:
         raise OptionError("--balance needs the bytes of an expert: --expert-bytes, or a --model.")
     if balance and seconds is None:
@@ -248,7 +253,7 @@ def _routing(given: argparse.Namespace) -> traffic.Routing:
 
 def _from_trace(given: argparse.Namespace) -> tuple[np.ndarray, str]:
     """Choices, and where they are from."""
-    if _any(given, "model", *_OF_ROUTING):
+    if _first(given, "model", *_OF_ROUTING) is not None:
         raise OptionError(f"{given.file}: a trace says itself what --model would.")
     records, experts = options.trace_records(given), given.num_experts
     found = traffic.choices_from_routing(records, devices=given.devices, num_experts=experts)
@@ -453,7 +458,7 @@ def defaults(work: Work, ways: Ways) -> list[str]:
 
 
 def _behind(seconds: float, least: float, otherwise: str = "") -> str:
-    """What taking so much time means where the best takes the least, after what takes it."""
+    """The end of a sentence about a way that takes `seconds`, where the best takes the least."""
     more = seconds / least - 1 if least else 0.0
     if more <= _ALIKE:
         return f", which is as good, within {_ALIKE:.0%}."

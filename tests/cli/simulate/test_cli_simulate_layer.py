@@ -205,7 +205,8 @@ def test_the_picture(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--layer --servers 2", "a layer needs --devices"),
+        ("--layer --servers 2", "--layer is of a layer, which needs --devices"),
+        ("matrix --servers 2 --chunks 2", "--chunks is of a layer, which a trace has; matrix is"),
         ("--layer --devices 4 --servers 2", "needs a trace, --model, or --num-experts and --top-k"),
         ("--layer --devices 4", "want --servers, or a --preset"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --seed -1", "--seed: must be 0 or more"),
@@ -231,5 +232,6 @@ def test_the_picture(capsys, tmp_path):
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
     trace = str(write_trace(tmp_path / "trace"))
+    (tmp_path / "matrix").write_text("10 20\n" * 2)
     given = arguments.replace("TRACE", trace).split()
     says_what_is_wrong(capsys, "simulate", *given, told=message)
