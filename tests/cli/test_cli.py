@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from plan_problems import SCHEDULERS
@@ -147,6 +148,7 @@ def test_bench_fails_on_wrong_rows(
     ],
 )  # fmt: skip
 def test_bench_refuses(capsys: pytest.CaptureFixture[str], options: str, told: str):
+    assert jax.device_count() == 8  # JAX has started, whichever tests ran before
     assert main(["bench", *options.split()]) == 2
     assert told in capsys.readouterr().err
 
