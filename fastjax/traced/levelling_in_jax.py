@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,42 +53,43 @@ def level_in_jax(
 
 def _choose(rows: jax.Array, *, copies: int, cost_rows: int) -> _Deal:
     """Deals with the number of slots that costs least; rows by device and expert of it."""
+    limits = jnp.arange(copies + 1, dtype=rows.dtype)
+    deals = jax.vmap(functools.partial(_search, rows, copies))(limits)
+    slowest = deals.load.max(1)
+    best = jnp.argmin(limits * cost_rows - (slowest[0] - slowest))
+    return jax.tree.map(lambda of_limit: look_up(of_limit, best), deals)
+
+
+def _search(rows: jax.Array, copies: int, limit: jax.Array) -> _Deal:
+    """Deals by the cap at which the slowest device has fewest rows: the mean, or by bisection."""
     load = rows.sum(1, dtype=rows.dtype)
     mean = quotient_up(load.sum(dtype=rows.dtype), len(rows))
-    limits = jnp.arange(1, copies + 1, dtype=rows.dtype)
-    caps, slowest = jax.vmap(functools.partial(_search, rows, mean, copies))(limits)
-    beside_none = limits * cost_rows - (load.max() - slowest)
-    best = jnp.argmin(beside_none)
-    worth = look_up(beside_none, best) < 0
-    limit = jnp.where(worth, look_up(limits, best), 0)
-    return _deal(rows, limit, look_up(caps, best), copies)
+    none = jnp.zeros_like(rows, shape=(len(rows), copies))
+    # Zeros vary over the axes that rows vary over.
+    none += (load * 0)[:, None]
+    start = _Deal(rows, load, load * 0, none, none)
 
+    def narrow(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        i, low, high, best = state
+        cap = jnp.where(i == 0, mean, low + quotient(high - low, 2))
+        deal = _deal(start, limit, cap)
+        slowest = deal.load.max()
+        best = jax.tree.map(functools.partial(jnp.where, slowest < high), deal, best)
+        low = jnp.where(slowest > cap, cap, low)
+        return i + 1, low, jnp.minimum(high, slowest), best
 
-def _search(
-    rows: jax.Array, mean: jax.Array, copies: int, limit: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The cap at which the slowest device has fewest rows, and these rows."""
-
-    def narrow(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        i, low, high, cap = state
-        middle = low + quotient(high - low, 2)
-        slowest = _deal(rows, limit, middle, copies).load.max()
-        cap = jnp.where(slowest < high, middle, cap)
-        return i + 1, jnp.where(slowest > middle, middle, low), jnp.minimum(high, slowest), cap
-
-    def goes_on(state: tuple[jax.Array, ...]) -> jax.Array:
+    def goes_on(state: tuple[Any, ...]) -> jax.Array:
         i, low, high, _ = state
-        return (i < _HALVINGS) & (low + 1 < high)
+        return (i <= _HALVINGS) & (low + 1 < high)
 
-    slowest = _deal(rows, limit, mean, copies).load.max()
-    *_, high, cap = jax.lax.while_loop(goes_on, narrow, (limit * 0, mean, slowest, mean))
-    return cap, high
+    most = mean * 0 + np.iinfo(rows.dtype).max
+    return jax.lax.while_loop(goes_on, narrow, (limit * 0, mean, most, start))[3]
 
 
-def _deal(rows: jax.Array, limit: jax.Array, cap: jax.Array, copies: int) -> _Deal:
-    devices, here = rows.shape
-    device, place = (jnp.arange(n, dtype=rows.dtype) for n in (devices, here))
-    slot = jnp.arange(copies, dtype=rows.dtype)
+def _deal(start: _Deal, limit: jax.Array, cap: jax.Array) -> _Deal:
+    devices, here = start.left.shape
+    copies = start.expert.shape[1]
+    device, place, slot = (jnp.arange(n, dtype=start.load.dtype) for n in (devices, here, copies))
 
     def can_take(deal: _Deal) -> jax.Array:
         return (deal.load < cap) & (deal.used < limit)
@@ -119,11 +120,7 @@ def _deal(rows: jax.Array, limit: jax.Array, cap: jax.Array, copies: int) -> _De
             jnp.where(filled, moved, deal.taken),
         )
 
-    none = jnp.zeros_like(rows, shape=(devices, copies))
-    load = rows.sum(1, dtype=rows.dtype)
-    # Zeros vary over the axes that rows vary over.
-    none += (load * 0)[:, None]
-    return jax.lax.while_loop(goes_on, move, _Deal(rows, load, load * 0, none, none))
+    return jax.lax.while_loop(goes_on, move, start)
 
 
 def _first_largest(values: jax.Array) -> jax.Array:
