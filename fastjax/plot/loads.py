@@ -1,67 +1,19 @@
-"""Loads before and after: of NICs by balancing, of devices by levelling."""
+"""Loads of NICs before and after balancing."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastjax.errors import ArgumentError
-from fastjax.plot.drawing import add_boxes, every_so_many, matplotlib, without_frame
+from fastjax.plot.drawing import add_boxes, every_so_many, without_frame
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _BEFORE, _AFTER = "#f4b183", "#1f5fa8"
-
-
-def plot_loads(before: Any, after: Any, *, servers: int) -> Figure:
-    """Draws the rows of each device relative to the mean device.
-
-    Args:
-      before: rows that each device computes with experts at home, server by server.
-      after: the same with experts levelled.
-      servers: that the devices are split into.
-
-    Returns:
-      The figure.
-
-    Raises:
-      ArgumentError: devices are none, differ, or do not divide into servers.
-      UnsupportedError: matplotlib is not installed.
-    """
-    mpl = matplotlib()
-    rows = [np.asarray(before, float), np.asarray(after, float)]
-    devices = rows[0].size
-    if not devices or any(r.shape != (devices,) for r in rows) or devices % servers:
-        shapes = " and ".join(str(r.shape) for r in rows)
-        raise ArgumentError(
-            f"want as many rows before as after, of devices of {servers} servers; got {shapes}."
-        )
-    width = float(np.clip(2 + 0.2 * devices, 6, 13))
-    figure = mpl.figure.Figure(figsize=(width, 3.2), layout="constrained")
-    place = figure.add_subplot()
-    shares = [load / (load.mean() or 1.0) for load in rows]
-    _before_and_after(place, shares[0], shares[1], servers)
-    looks = ((_BEFORE, "experts at home"), (_AFTER, "levelled"))
-    handles = [
-        mpl.patches.Patch(color=colour, label=f"{name}: at most {share.max():.2f}")
-        for share, (colour, name) in zip(shares, looks, strict=True)
-    ]
-    place.axhline(1, color="black", lw=0.8, ls="--")
-    place.set_ylim(0, 1.05 * max(1.0, *(float(share.max()) for share in shares)))
-    place.set_xticks(every_so_many(devices, 33))
-    place.set_xlabel("device")
-    place.set_ylabel("rows / mean")
-    without_frame(place, "bottom", "left")
-    place.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2,
-        fontsize="small", borderaxespad=0.1,
-    )  # fmt: skip
-    return figure
 
 
 def nic_seconds(plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
@@ -91,9 +43,14 @@ def draw_nics(plan: Schedule, ax: Axes) -> None:
     """What NICs send, upwards, and receive, downwards: wide and pale before balancing."""
     before, after = (part * 1e6 for part in nic_seconds(plan))
     devices, local = before.shape[1], plan.topology.devices_per_server
-    for way, sign in enumerate((1, -1)):
-        heights = [sign * np.nan_to_num(part[way]) for part in (before, after)]
-        _before_and_after(ax, heights[0], heights[1], devices // local)
+    for part, colour, width in ((before, _BEFORE, 0.9), (after, _AFTER, 0.45)):
+        left = np.arange(devices) - width / 2
+        for way, sign in enumerate((1, -1)):
+            heights = sign * np.nan_to_num(part[way])
+            add_boxes(ax, left, width, 0, heights, colour, edgecolors="none")
+    for edge in np.arange(local, devices, local) - 0.5:
+        ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
+    ax.set_xlim(-0.7, devices - 0.3)
     for device in np.flatnonzero(np.isnan(before).any(axis=0)).tolist():
         ax.text(device, 0, "x", color="red", ha="center", va="center", fontweight="bold")
     top, bottom = np.nanmax([before, after], axis=(0, 2))
@@ -116,14 +73,3 @@ def draw_nics(plan: Schedule, ax: Axes) -> None:
     ):
         side, level = "right" if x > 0.5 else "left", "top" if y > 0.5 else "bottom"
         ax.text(x, y, text, transform=ax.transAxes, ha=side, va=level, color=colour, size="small")
-
-
-def _before_and_after(ax: Axes, before: Any, after: Any, servers: int) -> None:
-    """A bar for each device, wide and pale before and narrow and dark after; lines part servers."""
-    devices = len(before)
-    for heights, colour, width in ((before, _BEFORE, 0.9), (after, _AFTER, 0.45)):
-        left = np.arange(devices) - width / 2
-        add_boxes(ax, left, width, 0, heights, colour, edgecolors="none")
-    for edge in np.arange(1, servers) * (devices // servers) - 0.5:
-        ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
-    ax.set_xlim(-0.7, devices - 0.3)

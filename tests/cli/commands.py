@@ -7,7 +7,7 @@ import numpy as np
 
 from fastjax import cli
 from fastjax.cli.shared import options
-from fastjax.cli.simulate import balance, command, exchange, layer
+from fastjax.cli.simulate import command, exchange, layer
 from fastjax.traffic import RoutingRecord, write_routing_trace
 
 # Rates at which numbers are round, and nothing but bytes takes time.
@@ -44,12 +44,12 @@ def simulated_exchange(*arguments):
 
 
 def simulated_layer(*arguments):
-    """What `simulate` finds: the layer, the ways to run it, and levelled if asked for."""
+    """What `simulate` finds: the layer, and the ways to run it, theirs and ours."""
     given = parsed("simulate", *arguments)
     assert layer.is_asked_for(given)
     work = layer.load(given, command.fabric_of(given))
-    ways = layer.simulate(work, command.schedulers_of(given, work.topology))
-    return work, ways, balance.simulate(work, ways) if work.copies else None
+    schedulers = command.schedulers_of(given, work.topology)
+    return work, layer.peers(work), layer.simulate(work, schedulers)
 
 
 def value(text, name):

@@ -9,15 +9,14 @@ from pathlib import Path
 import fastjax
 from fastjax import plot, scheduling
 from fastjax.cli.shared import options, statistics, text
-from fastjax.cli.simulate import balance, exchange, layer
-from fastjax.errors import OptionError
+from fastjax.cli.simulate import exchange, layer
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
 
 DESCRIPTION = (
     "Plans one exchange with several schedulers, simulates each plan on a cluster, and says what "
-    "planning gains over sending all at once, what limits it and what would help. Or dispatch and "
-    "combine of a layer of experts: what they take as people have them, and planned, deduplicated, "
-    "in chunks or with levelled experts. Nothing is measured."
+    "planning gains over sending all at once, and what limits it. Or dispatch and combine of a "
+    "layer of experts: what they take as people have them, and planned, deduplicated, in chunks or "
+    "with levelled experts. Nothing is measured."
 )
 EPILOG = options.BUSIEST
 
@@ -61,8 +60,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, in one "
-        "chunk and in the best number; with --balance, the rows of its devices before and after",
+        "chunk and in the best number",
     )
+
+
+Shown = tuple[fastjax.Topology, list[str], list[str]]
+"""The fabric's rates, what was found, and what it means: sentences."""
 
 
 def run(given: argparse.Namespace) -> None:
@@ -86,10 +89,6 @@ def schedulers_of(given: argparse.Namespace, topology: fastjax.Topology) -> list
     return given.schedulers or sorted(names, key=lambda name: scheduling.ALL[name].chooses)
 
 
-Shown = tuple[fastjax.Topology, list[str], list[str]]
-"""The fabric's rates, what was found, and what it means: sentences."""
-
-
 def _exchange(given: argparse.Namespace, fabric: Fabric) -> Shown:
     source = options.load(given)
     costs = exchange.simulate(source, fabric, schedulers_of(given, source.topology))
@@ -102,28 +101,21 @@ def _exchange(given: argparse.Namespace, fabric: Fabric) -> Shown:
 
 def _layer(given: argparse.Namespace, fabric: Fabric) -> Shown:
     work = layer.load(given, fabric)
-    if given.draw is not None and work.seconds_per_row is None:
-        raise OptionError("--draw of a layer needs the experts' work: --seconds-per-row, say.")
-    ways = layer.simulate(work, schedulers_of(given, work.topology))
-    shown, parts = layer.compared(ways), [text.sections({"layer": layer.section(work)})]
-    ours = [way for way in shown if way not in ways.peers]
-    words = layer.defaults(work, ways)
-    draw = lambda: plot.plot_layers(layer.to_draw(ways))  # noqa: E731
-    if given.verbose:
-        shown = [*ways.peers, *ways.whole, *(w for w in ways.split if w.forward.chunks > 1)]
-    if work.copies:
-        balanced = balance.simulate(work, ways)
-        levelled, placed = balanced.levelled.way, balanced.placed.way
-        ours, shown = [*ours, levelled], [*shown, levelled, placed]
-        words += balance.verdict(balanced)
-        loads = (balanced.home.loads, balanced.levelled.loads)
-        draw = lambda: plot.plot_loads(*loads, servers=work.topology.servers)  # noqa: E731
-        if given.verbose:
-            parts.append(balance.table(work, balanced))
+    schedulers = schedulers_of(given, work.topology)
+    theirs, ours = layer.peers(work), layer.simulate(work, schedulers)
     if given.draw is not None:
-        options.save_picture(given.draw, draw)
-    parts.append(layer.table(work, shown, given.layers, verbose=given.verbose))
-    return work.topology, parts, layer.gain(shown, ours, given.layers) + words
+        drawn = layer.to_draw(ours)
+        options.save_picture(given.draw, lambda: plot.plot_layers(drawn))
+    shown = ours if given.verbose else layer.compared(work, ours)
+    if work.levelled is not None:
+        levelled = layer.best_of(layer.simulate(work.levelled, schedulers))
+        name, times = next(iter(levelled.items()))
+        shown[f"{name}, levelled"] = times
+    parts = [
+        text.sections({"layer": layer.section(work)}),
+        layer.table(theirs | shown, verbose=given.verbose),
+    ]
+    return work.topology, parts, layer.verdict(theirs, shown)
 
 
 def _assumptions(

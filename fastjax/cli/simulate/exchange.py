@@ -1,4 +1,4 @@
-"""What an exchange costs with each scheduler, simulated; what planning gains, what would help."""
+"""What an exchange costs with each scheduler, simulated; and what planning gains."""
 
 from __future__ import annotations
 
@@ -11,19 +11,11 @@ import fastjax
 from fastjax import scheduling
 from fastjax.cli.shared import text
 from fastjax.cli.shared.options import Source
-from fastjax.cli.shared.progress import Progress
-from fastjax.simulation import Fabric, Incast, Timeline
+from fastjax.simulation import Fabric, Timeline
 
 _SHOWN = 0.1  # what takes less of the time is not among what limits it
 _ALIKE = 0.02  # times that differ by less are the same, as far as a simulation can tell
-_WORTH = 0.05  # what saves less hardly helps
-_LARGER = 4
 _TODAY = "direct, as NCCL and jax.lax send,"
-_MOST_ROW_BYTES = 2**40
-_MOST_RATE = 2.0**62
-
-Case = tuple[fastjax.Topology, Fabric, int]
-"""The rates, how the fabric behaves, and bytes of a row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +43,6 @@ class Cost:
         """With planning."""
         return self.timeline.total_time
 
-    @property
-    def chooses(self) -> bool:
-        """Whether the scheduler that was asked for takes another one's plan."""
-        return scheduling.ALL[self.asked].chooses
-
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
@@ -65,76 +52,38 @@ class Costs:
       each: with each of them.
       today: seconds that it takes as people have it: all at once, which nobody plans. None where
         NICs have failed, round which it does not go.
-      saved: the share of the time that a change would save with the best scheduler, by what is
-        changed. Of larger rows it is the time of as many bytes.
     """
 
     each: list[Cost]
     today: float | None
-    saved: dict[str, float]
 
     @property
     def best(self) -> Cost:
         """The fastest, planning included; one that chooses only where no other is as fast."""
-        return _best(self.each)
+        return min(self.each, key=lambda c: (c.seconds, scheduling.ALL[c.asked].chooses))
 
 
 def simulate(source: Source, fabric: Fabric, schedulers: Sequence[str]) -> Costs:
-    """Plans and simulates an exchange with each scheduler, and the best one's with each change."""
-    topology, row_bytes, direct = source.topology, source.row_bytes, scheduling.FALLBACK
-    case, cases = (topology, fabric, row_bytes), _cases(topology, fabric, row_bytes)
-    more = direct not in schedulers and not topology.failed_nics
-    with Progress(len(schedulers) + more + len(cases)) as progress:
+    """Plans and simulates an exchange with each scheduler."""
+    topology, direct = source.topology, scheduling.FALLBACK
 
-        def cost(scheduler: str, case: Case, what: str) -> Cost:
-            topology, fabric, size = case
-            with progress.step(what) as share:
-                plan = fastjax.make_plan(
-                    source.matrix, topology, scheduler=scheduler, row_bytes=size
-                )
-                timeline = fastjax.simulate(
-                    plan,
-                    synchronization=fabric.synchronization,
-                    incast=fabric.incast,
-                    oversubscription=fabric.oversubscription,
-                    progress=share,
-                )
-            return Cost(scheduler, plan, timeline)
+    def cost(scheduler: str) -> Cost:
+        plan = fastjax.make_plan(
+            source.matrix, topology, scheduler=scheduler, row_bytes=source.row_bytes
+        )
+        timeline = fastjax.simulate(
+            plan,
+            synchronization=fabric.synchronization,
+            incast=fabric.incast,
+            oversubscription=fabric.oversubscription,
+        )
+        return Cost(scheduler, plan, timeline)
 
-        each = [cost(name, case, name) for name in schedulers]
-        at_once = [cost(direct, case, direct)] if more else [c for c in each if c.asked == direct]
-        best, saved = _best(each), {}
-        for what, changed in cases.items():
-            seconds = cost(best.plan.scheduler, changed, what).seconds
-            saved[what] = 1 - seconds / (changed[2] // row_bytes) / best.seconds
-    return Costs(each, at_once[0].timeline.completion_time if at_once else None, saved)
-
-
-def _best(costs: Sequence[Cost]) -> Cost:
-    return min(costs, key=lambda cost: (cost.seconds, cost.chooses))
-
-
-def _cases(topology: fastjax.Topology, fabric: Fabric, row_bytes: int) -> dict[str, Case]:
-    """What there is to try, in words."""
-    found: dict[str, Case] = {}
-    nics, twice = topology.nic_bandwidths, 2 * topology.scale_out_bandwidth
-    if topology.servers > 1 and twice < _MOST_RATE:
-        faster = nics and tuple(2 * rate for rate in nics)
-        faster = dataclasses.replace(topology, scale_out_bandwidth=twice, nic_bandwidths=faster)
-        found["NICs twice as fast"] = (faster, fabric, row_bytes)
-    twice = 2 * topology.scale_up_bandwidth
-    if topology.devices_per_server > 1 and twice < _MOST_RATE:
-        faster = dataclasses.replace(topology, scale_up_bandwidth=twice)
-        found["links inside servers twice as fast"] = (faster, fabric, row_bytes)
-    if (larger := row_bytes * _LARGER) < _MOST_ROW_BYTES:
-        found[f"exchanges {_LARGER} times as large, per byte"] = (topology, fabric, larger)
-    if isinstance(fabric.incast, Incast) and fabric.incast.points:
-        none = dataclasses.replace(fabric, incast="none")
-        found["no loss where senders meet"] = (topology, none, row_bytes)
-    if fabric.oversubscription > 1:
-        full = dataclasses.replace(fabric, oversubscription=1.0)
-        found["a core that is never short"] = (topology, full, row_bytes)
-    return found
+    each = {name: cost(name) for name in schedulers}
+    if topology.failed_nics:
+        return Costs([*each.values()], None)
+    at_once = each.get(direct) or cost(direct)
+    return Costs([*each.values()], at_once.timeline.completion_time)
 
 
 def limits(timeline: Timeline) -> dict[str, float]:
@@ -208,59 +157,18 @@ def table(costs: Costs, *, verbose: bool) -> str:
 
 
 def verdict(costs: Costs) -> list[str]:
-    """What planning gains, what limits it, and what would help: sentences."""
-    if not costs.best.timeline.completion_time:
+    """What planning gains, and what limits it: sentences."""
+    best, today = costs.best, costs.today
+    if not best.timeline.completion_time:
         return ["There is nothing to move."]
-    return [*_gain(costs.best, costs.today), *_choice(costs), *_help(costs)]
-
-
-def _gain(best: Cost, today: float | None) -> list[str]:
     by_bound = best.timeline.completion_time / best.timeline.lower_bound
     with_planning = f"{text.seconds(best.seconds)} with planning"
     words = [f"Best: {best.name}, {with_planning}; without, {by_bound:.2f} x the lower bound."]
     if today is None:
-        return [*words, f"{_TODAY} cannot go round NICs that have failed."]
-    if today <= best.seconds * (1 + _ALIKE):
-        return [*words, f"Planning gains nothing here: {_TODAY} takes {text.seconds(today)}."]
-    return [*words, f"{_TODAY} takes {text.seconds(today)}, {today / best.seconds:.2f} x as long."]
-
-
-def _choice(costs: Costs) -> list[str]:
-    best, words = costs.best, []
-    others = [cost for cost in costs.each if cost is not best and not cost.chooses]
-    alike = [cost.name for cost in others if cost.seconds <= best.seconds * (1 + _ALIKE)]
-    if others and len(alike) == len(others):
-        words.append(f"All are within {_ALIKE:.0%} of it: here it does not matter which one plans.")
-    elif alike:
-        words.append(f"As good, within {_ALIKE:.0%}: {', '.join(alike)}.")
-    return words + [_of_auto(cost, costs) for cost in costs.each if cost.chooses]
-
-
-def _of_auto(auto: Cost, costs: Costs) -> str:
-    least, takes = costs.best.seconds, f"auto takes {auto.plan.scheduler}, which"
-    more = auto.seconds / least - 1
-    if more <= _ALIKE:
-        return f"{takes} is as good as any."
-    named = [cost.seconds for cost in costs.each if cost.asked == auto.plan.scheduler]
-    if named and named[0] / least - 1 <= _ALIKE:
-        looking = auto.seconds / named[0] - 1
-        return f"{takes} is as good as any; looking at the others takes {looking:.0%} more."
-    return (
-        f"{takes} takes {more:.0%} more: its cost model sees it differently from the simulation. "
-        "Name the scheduler where you trust this one more."
-    )
-
-
-def _help(costs: Costs) -> list[str]:
-    words = [f"Its time goes to: {limited_by(costs.best.timeline)}."]
-    ranked = sorted(costs.saved.items(), key=lambda case: -case[1])
-    useful = [f"{what} ({share:.0%} less time)" for what, share in ranked if share >= _WORTH]
-    useless = [what for what, share in ranked if share < _WORTH]
-    words.append(
-        f"What would help: {'; '.join(useful)}."
-        if useful
-        else f"Nothing that was tried would save {_WORTH:.0%}."
-    )
-    if useful and useless:
-        words.append(f"What would save less than {_WORTH:.0%}: {'; '.join(useless)}.")
+        words.append(f"{_TODAY} cannot go round NICs that have failed.")
+    elif today <= best.seconds * (1 + _ALIKE):
+        words.append(f"Planning gains nothing here: {_TODAY} takes {text.seconds(today)}.")
+    else:
+        longer = f"{today / best.seconds:.2f} x as long"
+        words.append(f"{_TODAY} takes {text.seconds(today)}, {longer}.")
     return words

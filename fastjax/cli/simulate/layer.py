@@ -15,10 +15,10 @@ from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.chunking import deduplication, levelling, prices
 from fastjax.chunking.prices import Tokens
 from fastjax.chunking.resources import LayerTimes, Parts, schedule
-from fastjax.chunking.times import CANDIDATES, CHUNK_OVERHEAD, fewest_of, layer_time, way_back
+from fastjax.chunking.times import CANDIDATES, CHUNK_OVERHEAD, fewest_of, layer_time
 from fastjax.cli.shared import options, statistics, text
 from fastjax.cli.shared.options import number
-from fastjax.cli.shared.progress import Progress
+from fastjax.cli.simulate import balance
 from fastjax.errors import OptionError
 from fastjax.simulation import Fabric, layers
 
@@ -26,13 +26,20 @@ PLATFORM = "gpu"
 _ELEMENT_BYTES = 2  # bf16, what models' rows mostly are
 _MATRICES = 3  # of an expert: gate, up and down
 _DEFAULT_COPIES = 4  # as `moe.layer`'s
-_ALIKE = 0.03  # how far behind still counts as level
 _TODAY = "today: all at once"
-_FORWARDED = "two-tier, as DeepEP: at least"
+# What there is without fastjax, in the table and in a sentence.
+_PEERS = {
+    _TODAY: "Sent all at once, as today, it takes",
+    "two-tier, as DeepEP: at least": "DeepEP's way takes at least",
+}
 # Options that are for a layer only: those that say how tokens choose, and all others.
 _OF_ROUTING = ("top_k", "groups", "top_groups")
-_OF_LAYERS = ("layer", "model", *_OF_ROUTING, "seconds_per_row", "chunks", "layers")
+_OF_LAYERS = ("layer", "model", *_OF_ROUTING, "seconds_per_row", "chunks")
 _OF_LEVELLING = ("balance", "copies", "expert_bytes")
+
+
+Ways = dict[str, LayerTimes]
+"""What ways to run a layer take, forward, by what they are called."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +55,8 @@ class Work:
       tokens: of a device.
       seconds_per_row: that an expert works on a row; None if nobody says.
       chunks: numbers of chunks that are tried, rising from 1.
-      copies: of experts on a device, at most; 0 without levelling.
-      expert_bytes: of an expert's parameters; 0 if nobody says.
+      model: how experts are levelled; None where they are not.
+      more: what the first chunk takes beyond its rows.
     """
 
     choices: np.ndarray
@@ -60,8 +67,8 @@ class Work:
     tokens: Tokens
     seconds_per_row: float | None = None
     chunks: tuple[int, ...] = (1,)
-    copies: int = 0
-    expert_bytes: int = 0
+    model: levelling.Levelling | None = None
+    more: Parts = dataclasses.field(default_factory=Parts)
 
     @functools.cached_property
     def traffic(self) -> traffic.LayerTraffic:
@@ -82,56 +89,33 @@ class Work:
         """Choices of each expert."""
         return np.bincount(self.choices[self.choices >= 0], minlength=self.num_experts)
 
-    def expert_seconds(self, traffic: traffic.LayerTraffic) -> float:
-        """How long the experts of the busiest device work on a chunk; 0 if nobody says."""
-        rows = int(traffic.each.sum(0).max())
-        if self.seconds_per_row is None or not rows:
-            return 0.0
-        return rows * self.seconds_per_row + CHUNK_OVERHEAD
-
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """A way to run a layer.
-
-    Attributes:
-      name: for people.
-      scheduler: that was asked for.
-      forward: what it takes.
-      back: what the way back through it takes.
-    """
-
-    name: str
-    scheduler: str
-    forward: LayerTimes
-    back: LayerTimes
-
-    @classmethod
-    def of(cls, name: str, scheduler: str, parts: Sequence[Parts], *, once: bool) -> Way:
-        """Of what each chunk takes, deduplicated or not."""
-        forward, back = (schedule(p, deduplicated=once) for p in (parts, way_back(parts)))
-        return cls(name, scheduler, forward, back)
-
     @property
-    def training(self) -> float:
-        """Seconds of both."""
-        return self.forward.total + self.back.total
+    def slowest(self) -> float:
+        """The most rows that a device computes, by the mean."""
+        rows = self.traffic.each.sum(0)
+        return float(rows.max() / max(rows.mean(), 1))
 
+    def parts_of(self, choices: np.ndarray, scheduler: str, *, once: bool) -> Parts:
+        """What a chunk of the tokens takes; experts are those of the busiest device."""
+        rows, exchange = self.traffic_of(choices), layers.once if once else layers.each_choice
+        found = exchange(scheduler, rows, self.topology, self.fabric, self.tokens)
+        return dataclasses.replace(found, experts=self.expert_seconds(rows))
 
-@dataclasses.dataclass(frozen=True)
-class Ways:
-    """The ways that were simulated.
+    def expert_seconds(self, rows: traffic.LayerTraffic) -> float:
+        """How long the experts of the busiest device work on a chunk; 0 if nobody says."""
+        most = int(rows.each.sum(0).max())
+        if self.seconds_per_row is None or not most:
+            return 0.0
+        return most * self.seconds_per_row + CHUNK_OVERHEAD
 
-    Attributes:
-      peers: as people have it, without planning. None where NICs have failed, which they cannot
-        avoid.
-      whole: ours in one chunk, by each scheduler.
-      split: ours in each number of chunks, by the scheduler that is fastest in one.
-    """
-
-    peers: list[Way]
-    whole: list[Way]
-    split: list[Way]
+    @functools.cached_property
+    def levelled(self) -> Work | None:
+        """The same as if each device had one expert, of all rows that it gets when levelled."""
+        if self.model is None:
+            return None
+        owners, more = balance.level(self.choices, self.counts, self.model)
+        devices = self.topology.num_devices
+        return dataclasses.replace(self, choices=owners, num_experts=devices, more=more, model=None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -151,8 +135,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, metavar="K", help="experts of a token")
     add("--groups", type=int, metavar="G", help="equal runs of experts, default: 1")
     add("--top-groups", type=int, metavar="N", help="groups that a token may choose from")
-    step = "of a model: shows what they take in a step, too"
-    add("--layers", type=number(1, 2**20), metavar="N", help=step)
     add = parser.add_argument_group(
         "a layer in chunks, of which some cross while experts work on others"
     ).add_argument
@@ -190,13 +172,7 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
       OptionError: so is what the options say, or how they fit together.
       OSError: the trace cannot be read.
     """
-    asked = _first(given, *_OF_LAYERS, *_OF_LEVELLING)
-    if given.generate is not None:
-        raise OptionError(f"--generate is of one exchange, {asked} of a layer.")
-    if given.file is not None and not options.is_trace(given.file):
-        raise OptionError(f"{asked} is of a layer, which a trace has; {given.file} is a matrix.")
-    if given.devices is None:
-        raise OptionError(f"{asked} is of a layer, which needs --devices, as in --devices 32.")
+    _check(given)
     topology = options.topology(given, given.devices)
     row_bytes, expert_bytes = DEFAULT_ROW_BYTES, given.expert_bytes or 0
     if given.file is not None:
@@ -216,13 +192,20 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
     row_bytes = row_bytes if given.row_bytes is None else given.row_bytes
     _, count, top_k = choices.shape
     crossing = prices.crossing_row_bytes(row_bytes, top_k, num_experts // topology.servers)
-    balance, seconds = _first(given, *_OF_LEVELLING) is not None, given.seconds_per_row
-    if balance and not expert_bytes:
+    levels, seconds = _first(given, *_OF_LEVELLING) is not None, given.seconds_per_row
+    if levels and not expert_bytes:
         raise OptionError("--balance needs the bytes of an expert: --expert-bytes, or a --model.")
-    if balance and seconds is None:
+    if levels and seconds is None:
         seconds = levelling.row_seconds(expert_bytes, PLATFORM)
-    if seconds is None and given.chunks is not None:
-        raise OptionError("--chunks needs the experts' work: --seconds-per-row.")
+    for option in ("chunks", "draw"):
+        if seconds is None and getattr(given, option) is not None:
+            raise OptionError(
+                f"--{option} of a layer needs the experts' work: --seconds-per-row, say."
+            )
+    model = None
+    if levels and seconds is not None:
+        copies = given.copies or _DEFAULT_COPIES
+        model = levelling.Levelling(topology, copies, expert_bytes, seconds, PLATFORM)
     return Work(
         choices,
         num_experts,
@@ -232,9 +215,19 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
         Tokens(count, top_k, row_bytes, crossing),
         seconds,
         (1,) if seconds is None else tuple(sorted({1, *(given.chunks or CANDIDATES)})),
-        (given.copies or _DEFAULT_COPIES) if balance else 0,
-        expert_bytes,
+        model,
     )
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Refuses options of an exchange beside those of a layer."""
+    asked = _first(given, *_OF_LAYERS, *_OF_LEVELLING)
+    if given.generate is not None:
+        raise OptionError(f"--generate is of one exchange, {asked} of a layer.")
+    if given.file is not None and not options.is_trace(given.file):
+        raise OptionError(f"{asked} is of a layer, which a trace has; {given.file} is a matrix.")
+    if given.devices is None:
+        raise OptionError(f"{asked} is of a layer, which needs --devices, as in --devices 32.")
 
 
 def _routing(given: argparse.Namespace) -> traffic.Routing:
@@ -269,99 +262,111 @@ def _busiest(choices: np.ndarray, num_experts: int) -> int:
     return max(int(chosen.sum((1, 2)).max()), int(np.bincount(owners, minlength=1).max()))
 
 
-def simulate(work: Work, schedulers: Sequence[str]) -> Ways:
-    """The layer as people have it, with each scheduler, and in each number of chunks."""
-    both = (False, True) if work.topology.servers > 1 else (False,)
-    counts = [count for count in work.chunks if count <= max(1, work.tokens.count)]
-    with Progress(len(both) * (len(schedulers) + sum(counts[1:]))) as progress:
-        whole = [in_chunks(work, s, 1, progress, once=once) for s in schedulers for once in both]
-        split = []
-        for once in both:
-            ours = [way for way in whole if way.forward.deduplicated == once]
-            best = min(ours, key=lambda way: way.forward.total)
-            rest = [in_chunks(work, best.scheduler, n, progress, once=once) for n in counts[1:]]
-            split += [best, *rest]
-    return Ways(_peers(work), whole, split)
-
-
-def in_chunks(
-    work: Work,
-    scheduler: str,
-    count: int,
-    progress: Progress,
-    *,
-    once: bool,
-    weights: float = 0.0,
-    fixed: float = 0.0,
-) -> Way:
-    """The layer in so many chunks.
-
-    Args:
-      work: the layer.
-      scheduler: that plans each chunk's exchange between servers.
-      count: of chunks.
-      progress: has as many steps for it.
-      once: whether a token crosses once to each server.
-      weights: seconds that links inside servers need for copied weights, before the first chunk.
-      fixed: seconds that the first chunk's experts take more.
-    """
-    exchange, parts = layers.once if once else layers.each_choice, []
-    for part, choices in enumerate(np.array_split(work.choices, count, axis=1), 1):
-        with progress.step(f"{scheduler}, chunk {part} of {count}" if count > 1 else scheduler):
-            rows = work.traffic_of(choices)
-            found = exchange(scheduler, rows, work.topology, work.fabric, work.tokens)
-            parts.append(dataclasses.replace(found, experts=work.expert_seconds(rows)))
-    first = parts[0]
-    copies, experts = first.copies + weights, first.experts + fixed
-    parts[0] = dataclasses.replace(first, copies=copies, experts=experts)
-    name = scheduler + ", deduplicated" * once + f", {count} chunks" * (count > 1)
-    return Way.of(name, scheduler, parts, once=once)
-
-
-def _peers(work: Work) -> list[Way]:
+def peers(work: Work) -> Ways:
+    """As people have it, without planning; none where NICs have failed, which it cannot avoid."""
     if work.topology.failed_nics:
-        return []
+        return {}
     direct, where = scheduling.FALLBACK, (work.topology, work.fabric, work.tokens)
-    known = {_TODAY: layers.each_choice(direct, work.traffic, *where)}
+    found = [layers.each_choice(direct, work.traffic, *where)]
     if work.topology.servers > 1:
-        known[_FORWARDED] = layers.forwarded(work.choices, work.num_experts, *where)
+        found.append(layers.forwarded(work.choices, work.num_experts, *where))
     experts = work.expert_seconds(work.traffic)
-    found = {n: dataclasses.replace(p, planning=0.0, experts=experts) for n, p in known.items()}
-    return [Way.of(name, direct, [parts], once=False) for name, parts in found.items()]
+    parts = [dataclasses.replace(each, planning=0.0, experts=experts) for each in found]
+    return {name: schedule([each]) for name, each in zip(_PEERS, parts, strict=False)}
 
 
-def best_of(ways: Sequence[Way]) -> Way:
-    """The faster of both kinds, each in the fewest chunks that are as good as any."""
-    best = _fewest(ways)
-    return min(best, key=lambda way: (way.forward.total, way.forward.deduplicated))
+def simulate(work: Work, schedulers: Sequence[str]) -> Ways:
+    """By each scheduler in one chunk, and by the fastest in each other number of chunks.
+
+    Both with a row for each choice and deduplicated.
+    """
+    ways: Ways = {}
+    for once in (False, True) if work.topology.servers > 1 else (False,):
+        whole = {name: _in_chunks(work, name, 1, once=once) for name in schedulers}
+        best = min(whole, key=lambda name: whole[name].total)
+        kind = ", deduplicated" * once
+        ways |= {name + kind: times for name, times in whole.items()}
+        for count in work.chunks:
+            if 1 < count <= work.tokens.count:
+                ways[f"{best}{kind}, {count} chunks"] = _in_chunks(work, best, count, once=once)
+    return ways
 
 
-def _fewest(ways: Sequence[Way]) -> list[Way]:
-    """Of the ways that are deduplicated, and of those that are not, the best number of chunks."""
+def _in_chunks(work: Work, scheduler: str, count: int, *, once: bool) -> LayerTimes:
+    chunks = np.array_split(work.choices, count, axis=1)
+    parts = [work.parts_of(choices, scheduler, once=once) for choices in chunks]
+    copies, experts = parts[0].copies + work.more.copies, parts[0].experts + work.more.experts
+    parts[0] = dataclasses.replace(parts[0], copies=copies, experts=experts)
+    return schedule(parts, deduplicated=once)
+
+
+def best_of(ways: Ways) -> Ways:
+    """Of those that are deduplicated and of those that are not, that in the best number of chunks.
+
+    The faster of both comes first.
+    """
     found = []
-    for once in sorted({way.forward.deduplicated for way in ways}):
-        times = {id(w.forward): w for w in ways if w.forward.deduplicated == once}
-        found.append(times[id(fewest_of([way.forward for way in times.values()]))])
-    return found
+    for once in (False, True):
+        alike = [times for times in fastest(ways).values() if times.deduplicated == once]
+        found += [fewest_of(alike)] if alike else []
+    found.sort(key=lambda times: times.total)
+    return {name: times for best in found for name, times in ways.items() if times is best}
+
+
+def fastest(ways: Ways) -> Ways:
+    """Of each number of chunks, deduplicated or not, the fastest."""
+    found: dict[tuple[bool, int], LayerTimes] = {}
+    for times in sorted(ways.values(), key=lambda times: times.total):
+        found.setdefault((times.deduplicated, times.chunks), times)
+    kept = {id(times) for times in found.values()}
+    return {name: times for name, times in ways.items() if id(times) in kept}
 
 
 def to_draw(ways: Ways) -> list[LayerTimes]:
     """Both kinds, in one chunk and in the best number of them."""
-    best = _fewest(ways.split)
-    return [way.forward for way in ways.split if way.forward.chunks == 1 or way in best]
+    best = best_of(ways)
+    return [t for name, t in fastest(ways).items() if t.chunks == 1 or name in best]
 
 
-def compared(ways: Ways) -> list[Way]:
-    """The usual ways, and the best of ours: in one chunk of both kinds, and in several."""
-    best = best_of(ways.split)
-    ours = [way for way in ways.split if way.forward.chunks == 1]
-    return [*ways.peers, *ours, *([best] if best.forward.chunks > 1 else [])]
+def compared(work: Work, ways: Ways) -> Ways:
+    """Those in one chunk, the best of all, and that of `moe.layer` by default, which says so."""
+    (best, *_), default = best_of(ways), by_default(work)
+    shown = {}
+    for name, times in fastest(ways).items():
+        is_default = (times.deduplicated, times.chunks) == default
+        if times.chunks == 1 or name == best or is_default:
+            shown[name + ", by default" * is_default] = times
+    return shown
+
+
+def by_default(work: Work) -> tuple[bool, int]:
+    """Whether `moe.layer` deduplicates if nobody says so, and the number of its chunks.
+
+    It goes by the cost model, for a forward and a backward pass, which does not know how popular
+    experts are.
+    """
+    tokens = work.tokens
+    if work.seconds_per_row is None:
+        return deduplication.crosses_once(work.topology, work.num_experts, tokens, "auto"), 1
+    best = layer_time(
+        work.topology,
+        tokens.count,
+        tokens.top_k,
+        tokens.row_bytes,
+        work.num_experts,
+        seconds_per_row=work.seconds_per_row,
+        candidates=work.chunks,
+        crossing_bytes=tokens.crossing_bytes,
+        backward=True,
+    )
+    return best.deduplicated, best.chunks
 
 
 def section(work: Work) -> text.Section:
     """The layer, for people."""
     tokens, rows = work.tokens, work.traffic
     each, once = (rows.crossing_per_token(deduplicate=way) for way in (False, True))
+    levelled = f", levelled {work.levelled.slowest:.3f} x" if work.levelled else ""
     return {
         "source": work.name,
         "devices": statistics.devices_in_words(work.topology),
@@ -370,117 +375,42 @@ def section(work: Work) -> text.Section:
         "rows that cross": f"{each:.2f} for a token, or deduplicated {once:.2f}, of "
         f"{text.size(tokens.crossing_bytes)} out and {text.size(tokens.row_bytes)} back",
         "Gini coefficient": f"{traffic.gini(work.counts):.3f} of experts",
+        "busiest device": f"{work.slowest:.3f} x the mean rows at experts{levelled}",
     }
 
 
-def table(work: Work, ways: Sequence[Way], count: int | None, *, verbose: bool) -> str:
-    """A line for each way, those of peers first; a step has `count` layers."""
-    today = ways[0].forward.total if ways[0].name == _TODAY else None
+def table(ways: Ways, *, verbose: bool) -> str:
+    """A line for each way, that of today first if it is there."""
+    today = ways[_TODAY].total if _TODAY in ways else None
     columns: text.Columns = {
-        "way": lambda way: way.name,
-        "x today": lambda way: text.number(way.forward.total / today if today else None),
-        f"{count} layers, a step": lambda way: text.seconds((count or 1) * way.training),
-        "a layer": lambda way: text.seconds(way.forward.total),
+        "way": lambda way: way[0],
+        "x today": lambda way: text.number(way[1].total / today if today else None),
+        "a layer": lambda way: text.seconds(way[1].total),
     }
-    if not count:
-        del columns[f"{count} layers, a step"]
-    known = work.seconds_per_row is not None
     caption = (
-        "today: a row for each choice, as NCCL and jax.lax send it. a layer: "
-        f"{'dispatch, experts and combine' if known else 'dispatch and combine'}, forward."
+        "today: a row for each choice, as NCCL and jax.lax send it. a layer: dispatch, experts "
+        "(--seconds-per-row)\nand combine, forward."
     )
-    if count:
-        caption += "\na step: forward and backward, without recomputation."
     if verbose:
         columns |= {
-            "planning": lambda way: text.seconds(way.forward.planning),
-            "NICs busy": lambda way: text.seconds(way.forward.network),
-            "inside servers busy": lambda way: text.seconds(way.forward.inside),
-            "experts busy": lambda way: text.seconds(way.forward.experts),
+            "planning": lambda way: text.seconds(way[1].planning),
+            "NICs busy": lambda way: text.seconds(way[1].network),
+            "inside servers busy": lambda way: text.seconds(way[1].inside),
+            "experts busy": lambda way: text.seconds(way[1].experts),
         }
         caption += (
             "\nbusy: of a resource, which does one chunk at a time; what is not deduplicated has "
             "its whole exchange on the NICs."
         )
-    return text.table("what it gains", columns, ways, caption)
+    return text.table("what it gains", columns, ways.items(), caption)
 
 
-def gain(ways: Sequence[Way], ours: Sequence[Way], count: int | None) -> list[str]:
-    """Whether the best of ours gains anything over what there is today: sentences."""
-
-    def seconds(way: Way) -> float:
-        return count * way.training if count else way.forward.total
-
-    best = min(ours, key=seconds)
-    of = f"a step of {count} layers" if count else "a layer"
-    words = [f"Best of fastjax: {best.name}, {text.seconds(seconds(best))} {of}."]
-    said = {
-        _TODAY: "sent all at once, as today, it takes",
-        _FORWARDED: "DeepEP's way takes at least",
-    }
-    for way in ways:
-        if way.name not in said:
-            continue
-        theirs = f"{said[way.name]} {text.seconds(seconds(way))}"
-        ratio = seconds(way) / seconds(best) if seconds(best) else 1.0
-        if ratio <= 1 + _ALIKE:
-            words.append(f"That gains nothing: {theirs}.")
-        else:
-            words.append(f"{theirs[0].upper()}{theirs[1:]}, {ratio:.2f} x as long.")
+def verdict(theirs: Ways, ours: Ways) -> list[str]:
+    """What the best of ours gains over what there is today: sentences."""
+    best = min(ours, key=lambda name: ours[name].total)
+    least = ours[best].total
+    words = [f"Best of fastjax: {best}, {text.seconds(least)} a layer."]
+    for name, times in theirs.items():
+        ratio = times.total / least if least else 1.0
+        words.append(f"{_PEERS[name]} {text.seconds(times.total)}, {ratio:.2f} x as long.")
     return words
-
-
-def defaults(work: Work, ways: Ways) -> list[str]:
-    """Whether the library takes the better way: a sentence for each that it has to choose."""
-    words = []
-    if work.topology.servers > 1:
-        taken = deduplication.crosses_once(work.topology, work.num_experts, work.tokens, "auto")
-        # Exchanges and planning alone: all have the same experts.
-        seconds = {
-            once: min(
-                way.forward.total - way.forward.experts
-                for way in ways.whole
-                if way.forward.deduplicated == once
-            )
-            for once in (False, True)
-        }
-        does = "deduplicates" if taken else "does not deduplicate"
-        told = _behind(seconds[taken], min(seconds.values()), f": say deduplicate={not taken}")
-        words.append(f"By default moe.dispatch {does} here{told}")
-    if work.seconds_per_row is not None:
-        chosen = predicted(work, ways)
-        kind = "deduplicated" if chosen.forward.deduplicated else "a row for each choice"
-        count = chosen.forward.chunks
-        named = f"{kind}, {count} chunk{'s' * (count > 1)}"
-        told = _behind(chosen.forward.total, best_of(ways.split).forward.total)
-        words.append(f"For training, moe.layer takes by default: {named}{told}")
-    return words
-
-
-def _behind(seconds: float, least: float, otherwise: str = "") -> str:
-    """The end of a sentence about a way that takes `seconds`, where the best takes the least."""
-    more = seconds / least - 1 if least else 0.0
-    if more <= _ALIKE:
-        return f", which is as good, within {_ALIKE:.0%}."
-    return f", which takes {more:.0%} more{otherwise}."
-
-
-def predicted(work: Work, ways: Ways) -> Way:
-    """The cost model's best for a forward and a backward pass, which `moe.layer` goes by.
-
-    The model does not know how popular experts are.
-    """
-    assert work.seconds_per_row is not None
-    best = layer_time(
-        work.topology,
-        work.tokens.count,
-        work.tokens.top_k,
-        work.tokens.row_bytes,
-        work.num_experts,
-        seconds_per_row=work.seconds_per_row,
-        candidates=work.chunks,
-        crossing_bytes=work.tokens.crossing_bytes,
-        backward=True,
-    )
-    asked = (best.chunks, best.deduplicated)
-    return next(w for w in ways.split if (w.forward.chunks, w.forward.deduplicated) == asked)

@@ -30,35 +30,29 @@ def test_a_layer_by_hand():
     A row for each choice is 2000 rows over each NIC, at 1e5 rows/s; deduplicated, 1000, of which
     each has 20 bytes more on the way out, for four weights and four numbers.
     """
-    work, ways, _ = simulated_layer(LAYER, DIRECT)
-    each, once = (way.forward for way in ways.whole)
+    work, theirs, ours = simulated_layer(LAYER, DIRECT)
+    each, once = ours.values()
     assert durations(each) == pytest.approx({"out": 20e-3, "back": 20e-3})
     assert durations(once) == pytest.approx({"out": 10.2e-3, "back": 10e-3})
     assert work.traffic.crossing_per_token(deduplicate=False) == 2
     assert work.traffic.crossing_per_token(deduplicate=True) == 1
-    today, forwarded = ways.peers
-    assert today.forward.total == pytest.approx(40e-3)
-    assert forwarded.forward.total == pytest.approx(20.2e-3)
+    assert [times.total for times in theirs.values()] == pytest.approx([40e-3, 20.2e-3])
     assert once.total == pytest.approx(20.2e-3 + once.planning)
-    assert layer.compared(ways) == [today, forwarded, *ways.whole]
+    assert layer.compared(work, ours) == {"direct": each, "direct, deduplicated, by default": once}
 
 
-def test_a_step_by_hand(capsys):
-    """The same layer, with experts that work 40 ms and 20 µs, and twice as long on the way back.
-
-    What is planned is planned once for both.
-    """
-    work = "--seconds-per-row 1e-5 --chunks 1"
-    _, ways, _ = simulated_layer(LAYER, DIRECT, work)
-    (today, forwarded), (_, best) = ways.peers, ways.whole
-    experts, planning = 40.02e-3, best.forward.planning
-    assert today.training == pytest.approx(2 * 40e-3 + 3 * experts)
-    assert forwarded.training == pytest.approx(2 * 20.2e-3 + 3 * experts)
-    assert best.training == pytest.approx(2 * 20.2e-3 + 3 * experts + planning)
-    assert best.forward.total == pytest.approx(20.2e-3 + experts + planning)
-    printed = run(capsys, LAYER, DIRECT, work, "--layers 3")
-    assert f"{text.seconds(3 * best.training)} a step of 3 layers" in printed
-    assert f"today, it takes {text.seconds(3 * today.training)}, " in printed
+def test_experts_by_hand(capsys):
+    """The same layer, with experts that work 40 ms and 20 µs."""
+    arguments = (LAYER, DIRECT, "--seconds-per-row 1e-5 --chunks 1")
+    _, theirs, ours = simulated_layer(*arguments)
+    experts, best = 40.02e-3, ours["direct, deduplicated"]
+    today, forwarded = theirs.values()
+    assert today.total == pytest.approx(40e-3 + experts)
+    assert forwarded.total == pytest.approx(20.2e-3 + experts)
+    assert best.total == pytest.approx(20.2e-3 + experts + best.planning)
+    printed = run(capsys, *arguments)
+    assert f"by default, {text.seconds(best.total)} a layer." in printed
+    assert f"it takes {text.seconds(today.total)}, {today.total / best.total:.2f} x as" in printed
 
 
 def test_forwarded_rows_one_by_one(rng):
@@ -88,14 +82,15 @@ def test_forwarded_rows_one_by_one(rng):
 def test_what_moves_inside_servers_follows_what_crosses():
     """One token of each of two devices wants the server's other device: 1 ms after nothing."""
     arguments = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
-    _, ways, _ = simulated_layer(arguments, DIRECT)
-    (way,) = ways.whole
-    assert durations(way.forward) == pytest.approx({"copies": 1e-3, "sums": 1e-3})
-    assert [way.forward.total for way in layer.compared(ways)] == pytest.approx([2e-3] * 2, rel=0.1)
+    _, theirs, ours = simulated_layer(arguments, DIRECT)
+    (times,) = ours.values()
+    assert durations(times) == pytest.approx({"copies": 1e-3, "sums": 1e-3})
+    (today,) = theirs.values()
+    assert [today.total, times.total] == pytest.approx([2e-3] * 2, rel=0.1)
     arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
-    _, ways, _ = simulated_layer(arguments, DIRECT)
+    *_, ours = simulated_layer(arguments, DIRECT)
     # 1020 bytes a token over the NIC, then its own tokens and those that landed to the other one.
-    assert durations(ways.whole[1].forward) == pytest.approx(
+    assert durations(ours["direct, deduplicated"]) == pytest.approx(
         {"out": 10.2e-3, "copies": 2e-3, "sums": 2e-3, "back": 10e-3}
     )
 
@@ -116,11 +111,11 @@ def test_a_layer_of_a_trace(tmp_path):
 def test_failed_nics(capsys):
     arguments = "--layer --num-experts 4 --top-k 4 --devices 4 --servers 2 --tokens 1000"
     arguments += " --schedulers fast --failed-nics 1"
-    work, ways, _ = simulated_layer(arguments, PLAIN)
+    work, theirs, ours = simulated_layer(arguments, PLAIN)
     # All of what two devices send crosses on one rail, and nothing lands at the other one.
-    assert durations(ways.whole[1].forward)["out"] >= 20.4e-3
+    assert durations(ours["fast, deduplicated"])["out"] >= 20.4e-3
     assert not work.traffic.crossing[:, 1].any()
-    assert ways.peers == []
+    assert theirs == {}
     assert "Best of fastjax: fast, " in run(capsys, arguments, PLAIN)
 
 
@@ -128,9 +123,10 @@ def test_failed_nics(capsys):
 
 
 def in_chunks(*arguments):
-    """The layer, and its ways; those in chunks by whether they deduplicate, and how many."""
-    work, ways, _ = simulated_layer(*arguments)
-    return work, ways, {(w.forward.deduplicated, w.forward.chunks): w.forward for w in ways.split}
+    """The layer, and its ways: all, and the fastest by whether it deduplicates and its chunks."""
+    work, _, ours = simulated_layer(*arguments)
+    fastest = layer.fastest(ours).values()
+    return work, ours, {(times.deduplicated, times.chunks): times for times in fastest}
 
 
 def test_chunks_by_hand():
@@ -139,7 +135,7 @@ def test_chunks_by_hand():
     Each works 40 ms on 4000 rows. A row for each choice is 20 ms each way; deduplicated, it is
     10.2 ms out and 10 ms back, and nothing moves inside servers of one device.
     """
-    work, ways, times = in_chunks(LAYER, DIRECT, "--seconds-per-row 1e-5 --chunks 4 2")
+    work, ours, times = in_chunks(LAYER, DIRECT, "--seconds-per-row 1e-5 --chunks 4 2")
     assert list(times) == [(way, n) for way in (False, True) for n in (1, 2, 4)]
     wanted = {
         (False, 1): 20 + 40.02 + 20,
@@ -155,45 +151,49 @@ def test_chunks_by_hand():
         assert found.experts == pytest.approx(40e-3 + count * 20e-6)
         assert found.network == pytest.approx(20.2e-3 if way else 40e-3)
         assert found.inside == 0
-    best = layer.best_of(ways.split)
-    assert best.forward is times[True, 4]
-    assert layer.predicted(work, ways) is best
-    assert layer.compared(ways) == [*ways.peers, *ways.whole, best]
-    assert layer.to_draw(ways) == [times[False, 1], times[False, 4], times[True, 1], times[True, 4]]
+    assert layer.by_default(work) == (True, 4)
+    drawn = [times[False, 1], times[False, 4], times[True, 1], times[True, 4]]
+    assert layer.to_draw(ours) == drawn
+    del drawn[1]
+    assert [*layer.best_of(ours).values()] == [times[True, 4], times[False, 4]]
+    assert [*layer.compared(work, ours).values()] == drawn
 
 
 def test_experts_work_on_the_rows_of_the_busiest_device():
     arguments = "--model mixtral-8x7b --devices 8 --servers 2 --tokens 600 --exponent 0.5"
     work = "--seconds-per-row 8.75e-7 --chunks 3 --preset h200 --schedulers fast direct"
-    work, ways, times = in_chunks(arguments, work)
+    work, ours, times = in_chunks(arguments, work)
     assert times[True, 1].experts == pytest.approx(work.counts.max() * 8.75e-7 + 20e-6)
     assert times[True, 3].experts >= times[True, 1].experts * (1 - 1e-9)
     for way in (False, True):
-        least = min(w.forward.total for w in ways.whole if w.forward.deduplicated == way)
-        assert times[way, 1].total == least
+        whole = [t.total for t in ours.values() if (t.deduplicated, t.chunks) == (way, 1)]
+        assert len(whole) == 2
+        assert times[way, 1].total == min(whole)
 
 
 def test_the_prediction_is_that_of_the_library():
     """It is made without popularity, and its time here is simulated with it."""
     arguments = "--layer --num-experts 64 --top-k 4 --devices 16 --exponent 1.2 --tokens 3000"
     work = "--preset h200 --row-bytes 8192 --seconds-per-row 2e-7"
-    work, ways, times = in_chunks(arguments, work)
+    work, ours, times = in_chunks(arguments, work)
     predicted = layer_time(
         PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_per_row=2e-7, backward=True
     )
+    assert layer.by_default(work) == (predicted.deduplicated, predicted.chunks)
+    (named,) = (name for name in layer.compared(work, ours) if name.endswith(", by default"))
     found = times[predicted.deduplicated, predicted.chunks]
-    assert layer.predicted(work, ways).forward is found
-    assert found.total >= layer.best_of(ways.split).forward.total * (1 - 0.01)
+    assert layer.compared(work, ours)[named] is found
+    assert found.total >= next(iter(layer.best_of(ours).values())).total * (1 - 0.01)
 
 
 def test_one_server():
     """What moves is on links inside the server, and there is nothing to deduplicate."""
     arguments = "--layer --num-experts 2 --top-k 2 --devices 2 --servers 1 --tokens 1000"
-    work, ways, times = in_chunks(arguments, DIRECT, "--seconds-per-row 1e-6")
+    work, _, times = in_chunks(arguments, DIRECT, "--seconds-per-row 1e-6")
     assert {way for way, _ in times} == {False}
     assert times[False, 1].inside == pytest.approx(2e-3)
     assert times[False, 1].network == 0
-    assert layer.predicted(work, ways).forward.chunks == 1
+    assert layer.by_default(work) == (False, 1)
 
 
 def test_the_picture(capsys, tmp_path):
@@ -214,15 +214,12 @@ def test_the_picture(capsys, tmp_path):
         ("--layer --devices 4 --servers 2 --top-k 2", "--num-experts and --top-k"),
         ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
         ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
-        ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers: must be from 1 to"),
-        ("--generate uniform --devices 4 --servers 2 --layers 3", "--generate is of one exchange"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
-        ("TRACE --layer --num-experts 2 --draw a.png --devices 2 --servers 2", "--draw of a lay"),
         (f"{LAYER} --draw a.png", "--draw of a layer needs the experts' work"),
         (f"{LAYER} --draw a.txt --seconds-per-row 0", "a.txt: "),
-        (f"{LAYER} --chunks 2", "--chunks needs the experts' work: --seconds-per-row"),
+        (f"{LAYER} --chunks 2", "--chunks of a layer needs the experts' work"),
         (f"{LAYER} --seconds-per-row nan", "--seconds-per-row: must be from 0 to 3,600, got nan"),
         (f"{LAYER} --seconds-per-row 0 --chunks 0", "--chunks: must be from 1 to 256, got 0"),
         (f"{LAYER} --seconds-per-row 0 --chunks 2 257", "--chunks: must be from 1 to 256, got 257"),
