@@ -189,8 +189,7 @@ class NetworkOptions(NamedTuple):
 
     Attributes:
       library: UCX's libucp: a path or a name that the loader knows, "wheel", or nothing.
-      nics: network devices; device k of a process uses the k-th, modulo. ("auto",): the one that
-        leads to the job's coordinator. None: UCX chooses.
+      nics: network devices; device k of a process uses the k-th, modulo. None: UCX chooses.
       transports: UCX_TLS of our contexts, or nothing.
     """
 
@@ -207,11 +206,10 @@ def network_from_environment(environ: Mapping[str, str]) -> NetworkOptions:
     """
     given = environ.get("FASTJAX_UCX_NICS", "").strip()
     nics = tuple(nic.strip() for nic in given.split(",")) if given else ()
-    alone = nics == ("auto",) or "auto" not in nics
-    if not alone or not all(re.fullmatch(r"[\w.:@-]+", nic) for nic in nics):
+    if not all(re.fullmatch(r"[\w.:@-]+", nic) for nic in nics):
         raise OptionError(
             "FASTJAX_UCX_NICS must be network devices, separated by commas (eth0,eth1 or "
-            f"mlx5_0:1,mlx5_1:1), or 'auto' alone; got {','.join(nics)!r}."
+            f"mlx5_0:1,mlx5_1:1); got {','.join(nics)!r}."
         )
     transports = environ.get("FASTJAX_UCX_TRANSPORTS", "").strip()
     if not re.fullmatch(r"(\^?[\w:\\]+(,[\w:\\]+)*)?", transports):

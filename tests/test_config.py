@@ -194,7 +194,7 @@ general = partial(setting, config.from_environment)
 gpu = partial(setting, config.gpu_from_environment)
 ucx = partial(setting, config.network_from_environment)
 SWITCH = ["yes", "2", "01"], ["0", "1", " 1 ", ""]
-NICS = ["a,,b", ",", "auto,eth0", "eth0 eth1", "eth0;rm"], ["auto", "mlx5_0:1,eth0.3", ""]
+NICS = ["a,,b", ",", "eth0 eth1", "eth0;rm"], ["mlx5_0:1,eth0.3", ""]
 TRANSPORTS = ["tcp,,sm", "tcp sm", ",", "tcp^", "t;c"], ["^ud,rc_x", ""]
 
 test_bounds_of_variables = bounds(

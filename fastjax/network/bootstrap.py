@@ -19,7 +19,7 @@ import jaxlib.version
 
 from fastjax import _core, config, jax_compat
 from fastjax.errors import FastjaxError, ThreadsWarning, UnsupportedError
-from fastjax.network import interfaces, library, modules
+from fastjax.network import library, modules
 from fastjax.network.gather import FOLDER, Gatherer
 from fastjax.network.record import WIRE_VERSION, Record
 from fastjax.network.store import Store
@@ -125,19 +125,18 @@ def _join(store: Store, job: jax_compat.Job) -> Record:
 def _open_network(store: Store, job: jax_compat.Job) -> bytes:
     """Opens it as the environment says; returns this process's addresses."""
     options = config.network_from_environment(os.environ)
-    nics = [interfaces.towards(job.coordinator)] if options.nics == ("auto",) else options.nics
     path, found_how = library.find(options.library)
     secret = _secret(store)
     try:
         return _core.network_open(
-            job.process, job.processes, secret, path, list(nics), options.transports
+            job.process, job.processes, secret, path, list(options.nics), options.transports
         )
     except RuntimeError as error:
-        nics_text = ",".join(nics) or "UCX chooses"
+        nics = ",".join(options.nics) or "UCX chooses"
         raise UnsupportedError(
             f"the network between processes cannot be opened: {error}. The UCX library is {path} "
             f"({found_how}; FASTJAX_UCX_LIBRARY=wheel takes that of the libucx wheel), "
-            f"FASTJAX_UCX_NICS: {nics_text}, FASTJAX_UCX_TRANSPORTS: "
+            f"FASTJAX_UCX_NICS: {nics}, FASTJAX_UCX_TRANSPORTS: "
             f"{options.transports or 'UCX chooses'}."
         ) from None
 

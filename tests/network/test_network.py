@@ -125,12 +125,6 @@ def test_the_environment_reaches_the_network(job, core, monkeypatch):
     assert core.opened[0][4:] == (["eth0", "mlx5_0:1"], "tcp,sm")
 
 
-def test_auto_is_the_interface_that_leads_to_the_coordinator(job, core, monkeypatch):
-    monkeypatch.setenv("FASTJAX_UCX_NICS", "auto")
-    network.ensure_open()
-    assert core.opened[0][4] == ["lo"]
-
-
 def test_meets_others_as_they_come(job, client, core):
     client.values[f"{PREFIX}/process/2"] = record()
     network.ensure_open()

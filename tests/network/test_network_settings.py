@@ -1,17 +1,17 @@
-"""What the network of a job is made of: the library, interfaces, variables, and the report."""
+"""What the network of a job is made of: the library, variables, and the report."""
 
 import sys
 import types
 
 import pytest
 from fake_network import FakeCore
-from refusals import refusals, refused
+from refusals import refused
 
 import fastjax
 from fastjax import config, network
 from fastjax.config import NetworkOptions
 from fastjax.errors import UnsupportedError
-from fastjax.network import interfaces, library
+from fastjax.network import library
 
 
 def test_library_that_was_named(tmp_path, monkeypatch):
@@ -60,35 +60,6 @@ def test_no_library(machine, wanted, why):
     refused(UnsupportedError, lambda: library.find(wanted, {}), why, "pip install 'fastjax[ucx]'")
 
 
-def test_interfaces_of_this_machine():
-    seen = 0
-    for name, addresses in interfaces._addresses().items():
-        for address in addresses:
-            if not address.startswith("fe80"):  # reached by naming the interface
-                found = interfaces.towards(f"[{address}]:1" if ":" in address else f"{address}:1")
-                assert address in interfaces._addresses()[found], name
-                seen += 1
-    assert interfaces.towards("localhost:1") == "lo"
-    assert seen > 0
-
-
-def no_way_to(coordinator):
-    return lambda: interfaces.towards(coordinator)
-
-
-test_no_way_to_the_coordinator = refusals(
-    UnsupportedError,
-    (no_way_to("256.1.1.1:80"), "coordinator '256.1.1.1:80'"),
-    (no_way_to("127.0.0.1:port"), "coordinator '127.0.0.1:port'"),
-    (no_way_to("nowhere"), "coordinator 'nowhere'"),
-)
-
-
-def test_an_address_of_no_interface(monkeypatch):
-    monkeypatch.setattr(interfaces, "_addresses", lambda: {"eth0": {"10.0.0.1"}})
-    refused(UnsupportedError, no_way_to("127.0.0.1:1"), "which is the address of none")
-
-
 def test_network_from_environment(tmp_path):
     file = tmp_path / "libucp.so.0"
     file.touch()
@@ -100,7 +71,6 @@ def test_network_from_environment(tmp_path):
     }
     expected = NetworkOptions(str(file), ("eth0.3", "mlx5_0:1", "eth0.3"), "^ud,rc_x")
     assert config.network_from_environment(environ) == expected
-    assert config.network_from_environment({"FASTJAX_UCX_NICS": "auto"}).nics == ("auto",)
     for name in ("wheel", "libucp.so.0"):
         assert config.network_from_environment({"FASTJAX_UCX_LIBRARY": name}).library == name
 
