@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastjax import scheduling
+from fastjax.host.site_table import in_words
 from fastjax.schedule.views import Schedule
 
 Choice = tuple[int, bool, int, float, float]
@@ -48,11 +49,12 @@ def explain(plan: Schedule, asked: str, choices: Sequence[Choice]) -> str:
 def _headline(plan: Schedule, asked: str) -> list[str]:
     chosen = "" if plan.scheduler == asked else f", chosen by {asked}"
     total, bound = plan.predicted_time(), plan.lower_bound()
+    before = in_words(plan.planning_time())
     planning = "planning" if plan.scheduler == asked else "planning and choosing"
-    times = f", {total / bound:.3f} x the lower bound of {_time(bound)}" if bound else ""
+    times = f", {total / bound:.3f} x the lower bound of {in_words(bound)}" if bound else ""
     return [
         f"{plan.scheduler}{chosen}: {scheduling.ALL[plan.scheduler].description}.",
-        f"Predicted: {_time(total)}, {_time(plan.planning_time())} of it for {planning}{times}.",
+        f"Predicted: {in_words(total)}, {before} of it for {planning}{times}.",
     ]
 
 
@@ -79,7 +81,7 @@ def _stages(plan: Schedule) -> list[str]:
     pieces = plan.num_stages - len(weights)
     cut = f", {pieces} of them pieces that hide work inside servers" if pieces > 0 else ""
     made = f"{plan.num_stages} stages from {len(weights)} matchings of {targets.shape[1]} servers"
-    return [f"{made}{cut}; their start-ups take {_time(plan.num_stages * startup)}."]
+    return [f"{made}{cut}; their start-ups take {in_words(plan.num_stages * startup)}."]
 
 
 def _table(plan: Schedule, choices: Sequence[Choice]) -> list[str]:
@@ -87,18 +89,18 @@ def _table(plan: Schedule, choices: Sequence[Choice]) -> list[str]:
     ordered = sorted(choices, key=lambda choice: choice[3] + choice[4])
     for number, planned, stages, exchange, planning in ordered:
         name = scheduling.NAMES[number]
-        total = _time(exchange + planning)
+        total = in_words(exchange + planning)
         if not planned:
             lines.append(f"  {name:<9} {total:>10} at least, so it was not planned")
             continue
         taken = "  <- taken" if name == plan.scheduler else ""
-        parts = f"{_time(exchange)} + {_time(planning)}"
+        parts = f"{in_words(exchange)} + {in_words(planning)}"
         count = f"{stages} stage{'s' if stages != 1 else ''}"
         lines.append(f"  {name:<9} {total:>10} = {parts}, {count}{taken}")
     (planning,) = (choice[4] for choice in choices if scheduling.NAMES[choice[0]] == plan.scheduler)
     looking = plan.planning_time() - planning
     if looking > 0:
-        lines.append(f"Looking at those that were not taken: {_time(looking)}.")
+        lines.append(f"Looking at those that were not taken: {in_words(looking)}.")
     return lines
 
 
@@ -112,10 +114,3 @@ def _cross_load(plan: Schedule) -> _Load:
     busiest = max(sent.max(), received.max())
     server = max(sent.sum(axis=1).max(), received.sum(axis=1).max())
     return _Load(int(busiest), float(sent.mean()), float(server) / topology.devices_per_server)
-
-
-def _time(seconds: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

@@ -125,15 +125,16 @@ def _sum(value: Callable[[_Site], int]) -> Callable[[_Sites], str]:
 
 
 def _time(value: Callable[[_Site], float]) -> Callable[[_Sites], str]:
-    return lambda sites: _seconds(_mean(sites, value))
+    return lambda sites: in_words(_mean(sites, value))
 
 
 def _longest(sites: _Sites) -> str:
     times = [site.exchange_time.longest for site in sites]
-    return _seconds(max((time for time in times if not math.isnan(time)), default=math.nan))
+    return in_words(max((time for time in times if not math.isnan(time)), default=math.nan))
 
 
-def _seconds(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """In the largest unit that leaves 1 or more of it; a dash for nan."""
     if math.isnan(seconds):
         return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 import subprocess
 import sys
 
@@ -33,10 +32,10 @@ def test_everything_that_can_be_generated(name):
 def test_figures_of_a_plan_done_by_hand():
     """Two servers of two: device 0 keeps 4 rows, sends 2 to 1 and 6 to 3; device 2 sends 2 to 0."""
     matrix = np.array([[4, 2, 0, 6], [0, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]])
-    rates = {"scale_up_bandwidth": 1e6, "scale_out_bandwidth": 1e5}
+    rates = {"scale_up_bandwidth": 1e9, "scale_out_bandwidth": 1e8}
     topology = Topology(2, 2, **rates, scale_up_latency=0, scale_out_latency=0)
     plan = make_plan(matrix, topology, scheduler="fast", row_bytes=1000)
-    rows, made, time = plan_command.sections(plan, "here", "auto", {}).values()
+    rows, predicted = plan_command.sections(plan, "here", {}).values()
     assert rows == {
         "source": "here",
         "devices": "4 in 2 x 2, servers x devices of each",
@@ -46,16 +45,8 @@ def test_figures_of_a_plan_done_by_hand():
         "Gini coefficient": f"{traffic.gini(matrix):.3f} of pairs, "
         f"{traffic.gini([6, 2, 0, 6]):.3f} of receivers",
     }
-    # Half of the six rows leave by each NIC: three move to device 1, three arrive at device 2.
-    assert made == {
-        "scheduler": "fast, chosen by auto",
-        "stages": f"{plan.num_stages}, different matchings: {plan.num_matchings}",
-        "rows moved inside": "4 to balance, 4 to redistribute, 2 local",
-        "rows moved between": "8; 4 stay on their device",
-        "stage table": f"{plan.stage_table(0).nbytes / 1024:.3f} KiB a device",
-    }
-    assert time["lower bound"] == "30000.0 µs"
-    assert time["predicted"].startswith(f"{plan.predicted_time() * 1e6:.1f} µs, ")
+    busiest = 12 * 1000 / plan.predicted_time() / 1e9
+    assert predicted["algbw"].startswith(f"{busiest:.2f} GB/s, ")
 
 
 def test_bandwidths_by_hand():
@@ -73,7 +64,7 @@ def test_matrix_file(capsys, tmp_path):
     out = run(capsys, path, "--servers", 2, "--row-bytes", 512, "--devices", 8)
     assert value(out, "rows") == "800 of 512 B, 400 KiB in all"
     assert value(out, "source") == str(path)
-    assert value(out, "scheduler").endswith("chosen by auto")
+    assert ", chosen by auto: " in out
     as_bytes = run(capsys, path, "--servers", 2)
     assert value(as_bytes, "rows") == "409600 of 1 B, 400 KiB in all"
 
@@ -101,7 +92,6 @@ def test_trace_folder(capsys, trace, arguments, source, rows):
 def test_nothing_to_exchange(capsys):
     out = run(capsys, "--generate uniform --devices 2 --rows 0 --servers 1")
     assert value(out, "busiest server") == "nothing to compare"
-    assert re.fullmatch(r"[0-9.]+ µs, nothing to compare", value(out, "predicted"))
     assert value(out, "busbw").startswith("-,")
 
 
