@@ -37,7 +37,6 @@ def conditions(record: dict[str, Any]) -> str:
 
 def page(record: dict[str, Any], title: str) -> str:
     parts = [f"# {title}", conditions(record), "## Exchanges", table(*tables.exchanges(record))]
-    parts += ["## Plans", table(*tables.plans(record))]
     parts += ["## Latency", table(*tables.latency(record))]
     return "\n\n".join(parts) + "\n"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-import fastjax
 from fastjax import scheduling
 from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.cli.bench import latency, measure, schemes, tables
@@ -21,7 +20,6 @@ from fastjax.cli.bench.device_workload import DTYPE, DeviceWorkload, make_mesh, 
 from fastjax.cli.shared import machine as machines
 from fastjax.cli.shared import statistics, workloads
 from fastjax.cli.shared.options import number
-from fastjax.cli.shared.progress import Progress
 from fastjax.errors import OptionError
 
 SCHEMA = "fastjax-bench-1"
@@ -32,7 +30,6 @@ DESCRIPTION = (
     "`make gpu`."
 )
 EPILOG = None
-FABRIC = ("scale_up_bandwidth", "scale_out_bandwidth", "scale_up_latency", "scale_out_latency")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -96,28 +93,22 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     names = options.schedulers or scheduling.schedulers_in_programs()
     compared = [*schemes.ours(traffic, row_bytes, servers, names), *schemes.today(traffic)]
     copy_scheme = schemes.Scheme(schemes.COPY, None)
-    with Progress(2 * len(compared) + options.rounds + 1) as progress:
-        programs = {s.key: workload.program(s.exchange) for s in compared if s.exchange is not None}
-        wrong = dict.fromkeys(programs, 0)
+    programs = {s.key: workload.program(s.exchange) for s in compared if s.exchange is not None}
 
-        def verify() -> None:
-            for key, program in programs.items():
-                with progress.step("exchanging"):
-                    wrong[key] = max(wrong[key], workload.count_wrong(program))
+    def verify() -> dict[str, int]:
+        return {key: workload.count_wrong(program) for key, program in programs.items()}
 
-        verify()
-        runs: dict[str, Callable[[], object]] = {
-            key: functools.partial(workload.run, program) for key, program in programs.items()
-        }
-        copy = Copy(int(traffic.sum()) * row_bytes)
-        copy()  # its buffers are new
-        runs[copy_scheme.key] = copy
-        with progress.step("exchanging", options.rounds) as share:
-            seconds = measure.interleave(runs, options.rounds, seed=options.seed, progress=share)
-        copy.close()
-        verify()  # once more, after all those rounds
-        with progress.step("exchanging one row"):
-            small = latency.measure(mesh, servers, row_bytes, options.latency_rounds)
+    before = verify()
+    runs: dict[str, Callable[[], object]] = {
+        key: functools.partial(workload.run, program) for key, program in programs.items()
+    }
+    copy = Copy(int(traffic.sum()) * row_bytes)
+    copy()  # its buffers are new
+    runs[copy_scheme.key] = copy
+    seconds = measure.interleave(runs, options.rounds, seed=options.seed)
+    copy.close()
+    wrong = {key: max(before[key], after) for key, after in verify().items()}
+    small = latency.measure(mesh, servers, row_bytes, options.latency_rounds)
     medians = {key: measure.median(each) for key, each in seconds.items()}
     dense, copied = medians[f"{schemes.DENSE} -"], medians[copy_scheme.key]
     return {
@@ -125,7 +116,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "workload": _workload(options, traffic),
         "machine": computer,
         "versions": machines.versions(),
-        "fabric": {name: getattr(fastjax.Topology(1, 1), name) for name in FABRIC},
         "schemes": [
             {
                 "scheme": scheme.name,
@@ -135,7 +125,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 "dense_by_this": dense / medians[scheme.key],
                 "this_by_copy": medians[scheme.key] / copied,
                 "wrong": wrong.get(scheme.key),
-                **({} if scheme.plan is None else {"plan": scheme.plan}),
+                **({} if scheme.taken is None else {"plan": {"scheduler": scheme.taken}}),
             }
             for scheme in [*compared, copy_scheme]
         ],

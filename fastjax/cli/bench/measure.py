@@ -41,7 +41,6 @@ def interleave(
     rounds: int,
     *,
     seed: int = 0,
-    progress: Callable[[float], object] = lambda _: None,
 ) -> dict[str, list[float]]:
     """Times several things side by side: every round runs each of them once, in random order.
 
@@ -54,7 +53,6 @@ def interleave(
       runs: what to time, by name; each must block until it is done.
       rounds: number of rounds.
       seed: of the order within rounds.
-      progress: called after every round with the share of them that is done.
 
     Returns:
       Seconds of every repetition.
@@ -71,5 +69,4 @@ def interleave(
                 seconds[name].append(seconds_of(runs[name]))
                 if name in slow:
                     time.sleep(SETTLE_SECONDS)
-        progress((number + 1) / rounds)
     return seconds

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 import fastjax
-from fastjax import _core, scheduling
 from fastjax.cli.bench import baselines
 from fastjax.cli.bench.device_workload import AXIS
 
@@ -29,13 +26,13 @@ class Scheme:
       name: what it is called, a scheduler's name if it is ours.
       exchange: the exchange as one device calls it; None for the copy, which is none.
       topology: the servers that ours is told of; None for others.
-      plan: what is known of the plan; None for others.
+      taken: the scheduler that made the plan, which "auto" chose; None for others.
     """
 
     name: str
     exchange: Callable[..., jax.Array] | None
     topology: fastjax.Topology | None = None
-    plan: dict[str, Any] | None = None
+    taken: str | None = None
 
     @property
     def servers(self) -> str:
@@ -57,12 +54,8 @@ def ours(
     for count in servers:
         topology = fastjax.Topology(count, traffic.shape[0] // count)
         for scheduler in schedulers:
-            yield Scheme(
-                scheduler,
-                _ours(topology, scheduler),
-                topology,
-                describe_plan(traffic, topology, scheduler, row_bytes),
-            )
+            plan = fastjax.make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
+            yield Scheme(scheduler, _ours(topology, scheduler), topology, plan.scheduler)
 
 
 def _ours(topology: fastjax.Topology, scheduler: str) -> Callable[..., jax.Array]:
@@ -82,40 +75,3 @@ def today(traffic: np.ndarray) -> list[Scheme]:
         Scheme(DENSE_WORST, baselines.dense(AXIS, max(1, rows))),
         Scheme(ALL_GATHER, baselines.all_gather(AXIS)),
     ]
-
-
-def describe_plan(
-    traffic: np.ndarray, topology: fastjax.Topology, scheduler: str, row_bytes: int
-) -> dict[str, Any]:
-    """Statistics of the plan of this traffic, as it is made on the host."""
-    plan = fastjax.make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
-    transfers = plan.transfers
-    inside = np.isin(transfers["phase"], (1, 3))
-    bound = plan.lower_bound()
-    return {
-        "scheduler": plan.scheduler,
-        "stages": plan.num_stages,
-        "transfers": len(transfers),
-        "rows_moved_inside": int(transfers["rows"][inside].sum()),
-        "lower_bound_us": bound * 1e6,
-        "predicted_us": plan.predicted_time() * 1e6,
-        "predicted_by_bound": plan.predicted_time() / bound if bound else 1.0,
-        "plan_us": _planning_seconds(plan) * 1e6,
-    }
-
-
-def _planning_seconds(plan: fastjax.Plan, repetitions: int = 50) -> float:
-    """Median time of the C++ planner for a whole plan and the stage table of one device.
-
-    The planner is called directly; a few microseconds of this are the call itself and the arrays it
-    makes, which a compiled program does not spend.
-    """
-    words = plan.topology.words
-    number = scheduling.NAMES.index(plan.scheduler)
-    seconds = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        core = _core.HostPlan(plan.traffic, words, number, plan.row_bytes)
-        core.table(0)
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))

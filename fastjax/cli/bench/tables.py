@@ -13,10 +13,7 @@ Table = tuple[list[str], list[list[str]]]
 
 def as_text(record: dict[str, Any]) -> str:
     """The whole record, for a terminal."""
-    up, out = (record["fabric"][f"scale_{tier}_bandwidth"] / 1e9 for tier in ("up", "out"))
-    title = f"Plans, for {up:g} GB/s a device inside servers and {out:g} GB/s between them"
-    parts = [_describe(record), table(title, _PLANS, _planned(record), _OF_PLANS)]
-    parts.append(table("Latency", _LATENCY, record["latency"], _OF_LATENCY))
+    parts = [_describe(record), table("Latency", _LATENCY, record["latency"], _OF_LATENCY)]
     parts.append(table("Exchanges", _EXCHANGES, record["schemes"], _OF_EXCHANGES))
     return "\n\n".join(parts) + "\n"
 
@@ -41,11 +38,6 @@ def workload(record: dict[str, Any]) -> str:
     )
 
 
-def plans(record: dict[str, Any]) -> Table:
-    """How the traffic is scheduled."""
-    return cells(_PLANS, _planned(record))
-
-
 def latency(record: dict[str, Any]) -> Table:
     """Exchanges of one row for each peer."""
     return cells(_LATENCY, record["latency"])
@@ -54,10 +46,6 @@ def latency(record: dict[str, Any]) -> Table:
 def exchanges(record: dict[str, Any]) -> Table:
     """The main table: how long each scheme takes."""
     return cells(_EXCHANGES, record["schemes"])
-
-
-def _planned(record: dict[str, Any]) -> list[dict[str, Any]]:
-    return [entry for entry in record["schemes"] if "plan" in entry]
 
 
 def _name(entry: dict[str, Any]) -> str:
@@ -73,24 +61,6 @@ def _number(name: str, digits: int = 2, times: float = 1) -> Callable[[dict[str,
     return show
 
 
-def _of_plan(name: str, digits: int) -> Callable[[dict[str, Any]], str]:
-    return lambda entry: f"{entry['plan'][name]:.{digits}f}"
-
-
-_PLANS: Columns = {
-    "scheduler": _name,
-    "servers": lambda entry: entry["servers"],
-    "stages": _of_plan("stages", 0),
-    "plan µs": _of_plan("plan_us", 1),
-    "rows moved inside": _of_plan("rows_moved_inside", 0),
-    "predicted µs": _of_plan("predicted_us", 1),
-    "lower bound µs": _of_plan("lower_bound_us", 1),
-    "predicted ÷ bound": _of_plan("predicted_by_bound", 3),
-}
-_OF_PLANS = """\
-plan µs: a whole plan and one device's stage table, by the C++ planner on one core. rows moved
-inside: within servers, to balance and to redistribute. predicted: by the cost model; bound: what no
-schedule can beat."""
 _LATENCY: Columns = {
     "one row for each peer": lambda entry: entry["name"],
     "runs": _number("runs", 0),

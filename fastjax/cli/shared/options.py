@@ -104,7 +104,8 @@ def add_fabric(parser: argparse.ArgumentParser) -> None:
     split = "servers that the devices are split into; by default of the preset's size"
     add("--servers", type=number(1), metavar="N", help=split)
     for name, what in _RATES.items():
-        shown = f"{what}; default: {getattr(Topology, name):g}"
+        rate = getattr(Topology, name)
+        shown = f"{what}; default: {f'{rate / 1e9:g}e9' if rate >= 1e9 else f'{rate:g}'}"
         add(f"--{name.replace('_', '-')}", type=float, metavar="X", help=shown)
     failed = "devices whose NIC has failed; rows go round them"
     add("--failed-nics", type=int, nargs="+", default=[], metavar="DEVICE", help=failed)
