@@ -109,7 +109,7 @@ def network_state() -> dict:
     What is open and what has passed: open, library, version, nics, peers, messages, bytes, refused.
     """
 
-def simulate(transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, pieces: int, oversubscription: float, efficiencies: Sequence[float], whole_senders: bool, resolution: float, progress: object | None) -> object:
+def simulate(transfers: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], topology: Sequence[int], row_bytes: int, synchronization: int, balance_first: bool, pieces: int, oversubscription: float, efficiencies: Sequence[float], whole_senders: bool, resolution: float) -> object:
     """
     Simulates transfers flow by flow. What messages were and when, as packed records; the first and the last of each transfer, or -1; and one that has not come, since it waits for itself by way of others, or -1. Or why transfers are refused.
     """

@@ -134,7 +134,7 @@ print(f"the busiest NIC has {busiest / balanced:.2f} times as much to do as rout
 
 # %%
 print(plan.explain())
-fastjax.plot.plot_plan(plan)
+fastjax.simulate(plan, synchronization="barrier").plot()
 
 # %% [markdown]
 # ## Which scheduler, and when

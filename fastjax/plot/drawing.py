@@ -12,7 +12,7 @@ from fastjax.errors import UnsupportedError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_LABELS = 16
+_MOST_LABELS = 16
 _MOST_EDGED_BARS = 200
 
 
@@ -56,7 +56,7 @@ def add_boxes(
     )
 
 
-def every_so_many(count: int, most: int = MOST_LABELS) -> np.ndarray:
+def every_so_many(count: int, most: int = _MOST_LABELS) -> np.ndarray:
     """The numbers below count, or some of them, as many as have room for labels."""
     return np.arange(0, count, -(-count // most))
 
@@ -73,17 +73,3 @@ def note(ax: Axes, text: str) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     without_frame(ax)
-
-
-def mark_bound(ax: Axes, seconds: float, **place: Any) -> None:
-    """A dashed line at the lower bound, on an axis of µs."""
-    ax.axvline(seconds * 1e6, color="black", lw=1, ls="--", zorder=3)
-    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "small"}
-    ax.annotate(
-        "lower bound",
-        (seconds * 1e6, 1),
-        xycoords=ax.get_xaxis_transform(),
-        xytext=(0, 3),
-        textcoords="offset points",
-        **look | place,
-    )

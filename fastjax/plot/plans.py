@@ -1,4 +1,4 @@
-"""Pictures of plans."""
+"""Pictures of plans: their traffic, and the load of each NIC."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastjax.plot.drawing import every_so_many, matplotlib
-from fastjax.plot.loads import draw_nics
-from fastjax.plot.stages import draw_exchanged, draw_stages
-from fastjax.schedule.flows import simulate_by_barrier
+from fastjax.plot.drawing import add_boxes, every_so_many, matplotlib, without_frame
+from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import Schedule
 
 if TYPE_CHECKING:
@@ -17,23 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
+_BEFORE, _AFTER = "#f4b183", "#1f5fa8"
 
 
 def plot_plan(plan: Schedule) -> Figure:
-    """Draws a plan: its traffic, the load of each NIC, and its stages over time.
+    """Draws what a plan moves: its traffic, and the load of each NIC.
 
     On the left, the rows of every pair of devices, or of servers where there are many devices. On
-    the right, where something crosses servers, the load of each NIC before and after balancing.
-
-    Below, a track for each server with its scale-out stages, in the colour of the receiving
-    server. Above them, paler, is the balance for a stage, in the colour of the server that rows are
-    for; below, the redistribution of arrived rows, in the colour of the sending server. Times are
-    simulated (`fastjax.simulate` with `synchronization="barrier"`): a stage begins when the one
-    before is over everywhere. Balance and redistribution go on meanwhile, so bars of two stages may
-    overlap, the earlier one on top. A bar reaches from the first row that flows to the last that
-    arrives. Planning is not in the picture, and `Plan.predicted_time`, which includes it, is
-    another model: the two differ somewhat. With one server, nothing is staged, and the right shows
-    the rows that each device sends and receives.
+    the right, where there are several servers, the load of each NIC before and after balancing.
+    When rows move is in the picture of a simulation: `fastjax.simulate(plan).plot()`.
 
     Args:
       plan: from `fastjax.make_plan`.
@@ -44,21 +34,12 @@ def plot_plan(plan: Schedule) -> Figure:
     Raises:
       UnsupportedError: matplotlib is not installed.
     """
-    mpl = matplotlib()
-    topology, flows = plan.topology, simulate_by_barrier(plan)
-    staged = topology.servers > 1 and plan.num_stages > 0
-    tracks = topology.servers if staged else topology.num_devices
-    high = float(np.clip(0.6 * tracks, 4.8, 7.5))
-    heights = [4.3, high] if staged else [high]
-    figure = mpl.figure.Figure(figsize=(13, sum(heights)), layout="constrained")
-    above, *below = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    left, right = above.subgridspec(1, 2, width_ratios=[1, 1 if staged else 1.7])
-    _draw_traffic(plan, figure.add_subplot(left))
-    if staged:
-        draw_nics(plan, figure.add_subplot(right))
-        draw_stages(plan, flows, figure.add_subplot(below[0]))
-    else:
-        draw_exchanged(plan, figure.add_subplot(right))
+    panels = 2 if plan.topology.servers > 1 else 1
+    figure = matplotlib().figure.Figure(figsize=(6.5 * panels, 4.3), layout="constrained")
+    left, *right = figure.subplots(1, panels, squeeze=False)[0]
+    _draw_traffic(plan, left)
+    for ax in right:
+        draw_nics(plan, ax)
     figure.suptitle(_title(plan))
     return figure
 
@@ -98,3 +79,62 @@ def _title(plan: Schedule) -> str:
         text += f"{plan.num_stages} stage{'s' if plan.num_stages > 1 else ''}, "
     text += f"{plan.predicted_time() * 1e6:.4g} µs predicted"
     return text + (f", {plan.predicted_time() / bound:.2f} x the lower bound" if bound else "")
+
+
+def nic_seconds(plan: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of each NIC at its full rate, if devices sent their own rows, and as they do send.
+
+    Returns:
+      Two arrays of shape (2, devices): for rows sent, and received. A NIC that has failed has NaN
+      for rows that it cannot move.
+    """
+    topology = plan.topology
+    server = np.arange(topology.num_devices) // topology.devices_per_server
+    crosses = np.where(server[:, None] != server, plan.traffic, 0)
+    before = np.stack([crosses.sum(axis=1), crosses.sum(axis=0)])
+    sent = plan.transfers[plan.transfers["phase"] == SCALE_OUT]
+    after = np.zeros_like(before)
+    for side, end in enumerate(("src", "dst")):
+        np.add.at(after[side], sent[end], sent["rows"])
+    rates = np.array(topology.nic_bandwidths or (topology.scale_out_bandwidth,) * len(server))
+    rates = np.where(rates > 0, rates, np.nan) / plan.row_bytes
+    return (
+        np.where(before > 0, before / rates, 0.0),
+        np.where(after > 0, after / rates, 0.0),
+    )
+
+
+def draw_nics(plan: Schedule, ax: Axes) -> None:
+    """What NICs send, upwards, and receive, downwards: wide and pale before balancing."""
+    before, after = (part * 1e6 for part in nic_seconds(plan))
+    devices, local = before.shape[1], plan.topology.devices_per_server
+    for part, colour, width in ((before, _BEFORE, 0.9), (after, _AFTER, 0.45)):
+        left = np.arange(devices) - width / 2
+        for way, sign in enumerate((1, -1)):
+            heights = sign * np.nan_to_num(part[way])
+            add_boxes(ax, left, width, 0, heights, colour, edgecolors="none")
+    for edge in np.arange(local, devices, local) - 0.5:
+        ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
+    ax.set_xlim(-0.7, devices - 0.3)
+    for device in np.flatnonzero(np.isnan(before).any(axis=0)).tolist():
+        ax.text(device, 0, "x", color="red", ha="center", va="center", fontweight="bold")
+    top, bottom = np.nanmax([before, after], axis=(0, 2))
+    room = 0.14 * (top + bottom) or 1.0
+    ax.axhline(0, color="black", lw=0.8)
+    ax.set_ylim(-bottom - room, top + room)
+    shown = every_so_many(devices // local)
+    ax.set_xticks(shown * local + (local - 1) / 2, labels=[str(i) for i in shown])
+    ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    ax.tick_params(axis="x", length=0)
+    ax.set_xlabel("NICs of server")
+    ax.set_ylabel("µs at full rate")
+    without_frame(ax, "left")
+    ax.set_title("load of each NIC", fontsize="medium")
+    for x, y, text, colour in (
+        (0.01, 0.98, "sends", "black"),
+        (0.01, 0.02, "receives", "black"),
+        (0.99, 0.98, "as sent", _AFTER),
+        (0.75, 0.98, "before balancing", "#c55a11"),
+    ):
+        side, level = "right" if x > 0.5 else "left", "top" if y > 0.5 else "bottom"
+        ax.text(x, y, text, transform=ax.transAxes, ha=side, va=level, color=colour, size="small")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import operator
 import textwrap
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fastjax.errors import ArgumentError
-from fastjax.plot.drawing import add_boxes, mark_bound, matplotlib, note, without_frame
+from fastjax.plot.drawing import add_boxes, matplotlib, note, without_frame
 from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
 from fastjax.schedule.views import TimedExchange
 
@@ -252,13 +251,16 @@ def _mark_idle(timeline: TimedExchange, ax: Axes) -> None:
 
 
 def _finish(timeline: TimedExchange, ax: Axes, right: float) -> None:
-    ax.axvline(timeline.completion_time * 1e6, color="black", lw=1, zorder=3)
-    ax.annotate(
-        "done", (timeline.completion_time * 1e6, 1), (3, 3), xycoords=ax.get_xaxis_transform(),
-        textcoords="offset points", va="bottom", fontsize="small",
-    )  # fmt: skip
-    if timeline.lower_bound:
-        mark_bound(ax, timeline.lower_bound, ha="right")
+    for name, seconds, style, side, shift in (
+        ("done", timeline.completion_time, "-", "left", 3),
+        ("lower bound", timeline.lower_bound, "--", "right", 0),
+    ):
+        if seconds:
+            ax.axvline(seconds * 1e6, color="black", lw=1, ls=style, zorder=3)
+            ax.annotate(
+                name, (seconds * 1e6, 1), (shift, 3), xycoords=ax.get_xaxis_transform(),
+                textcoords="offset points", ha=side, va="bottom", fontsize="small",
+            )  # fmt: skip
     ax.set_xlim(0, right)
     ax.set_xlabel("µs after planning")
     without_frame(ax, "bottom")
@@ -334,23 +336,16 @@ def _side_by_side(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.nd
       Tracks, from 0, and numbers of tracks; both of shape (things,).
     """
     track, tracks = np.zeros((2, len(start)), np.int64)
-    running: list[tuple[int, int]] = []
-    free: list[int] = []
     together: list[int] = []
-    used = 0
+    ends: list[int] = []  # of what is last in each track
     for i in np.lexsort((end, start)).tolist():
-        while running and running[0][0] <= start[i]:
-            heapq.heappush(free, heapq.heappop(running)[1])
-        if not running:
-            tracks[together] = used
-            free, together, used = [], [], 0
-        if free:
-            track[i] = heapq.heappop(free)
-        else:
-            track[i], used = used, used + 1
+        if all(last <= start[i] for last in ends):
+            tracks[together] = len(ends)
+            together, ends = [], []
+        track[i] = next((k for k, last in enumerate(ends) if last <= start[i]), len(ends))
+        ends[track[i] : track[i] + 1] = [int(end[i])]
         together.append(i)
-        heapq.heappush(running, (int(end[i]), int(track[i])))
-    tracks[together] = used
+    tracks[together] = len(ends)
     return track, tracks
 
 
@@ -365,7 +360,7 @@ def _title(timeline: TimedExchange, shown: list[int], chosen: bool) -> str:
         text += f", {timeline.completion_time / bound:.2f} x the lower bound"
     if timeline.planning_time:
         text += f"; {timeline.planning_time * 1e6:.4g} µs of planning before"
-    text += f"\n{textwrap.fill(timeline.fabric.brief(), _WIDEST)}"
+    text += f"\n{textwrap.fill(str(timeline.fabric), _WIDEST)}"
     if chosen and len(shown) < count:
         text += f"\nshown: {len(shown)} of {count} devices, the busiest of all servers in turn"
     return text

@@ -35,12 +35,6 @@ class Schedule(Protocol):
     def planning_time(self) -> float: ...
 
 
-class Assumptions(Protocol):
-    """A `fastjax.simulation.Fabric`: what was assumed of the fabric."""
-
-    def brief(self) -> str: ...
-
-
 class TimedExchange(Protocol):
     """A `fastjax.simulation.Timeline`, which documents the members."""
 
@@ -51,7 +45,7 @@ class TimedExchange(Protocol):
     @property
     def scheduler(self) -> str: ...
     @property
-    def fabric(self) -> Assumptions: ...
+    def fabric(self) -> object: ...
     @property
     def messages(self) -> np.ndarray: ...
     @property

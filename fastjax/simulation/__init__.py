@@ -2,10 +2,17 @@
 
 from fastjax.chunking.resources import LayerTimes
 from fastjax.chunking.times import layer_time
-from fastjax.schedule.flows import MESSAGE_DTYPE, SYNCHRONIZATIONS, TIMED_DTYPE
-from fastjax.simulation.fabric import COUNTS, INCAST, PRESETS, Fabric, Incast, Preset
+from fastjax.simulation.fabric import (
+    COUNTS,
+    INCAST,
+    PRESETS,
+    SYNCHRONIZATIONS,
+    Fabric,
+    Incast,
+    Preset,
+)
 from fastjax.simulation.simulator import simulate, simulate_transfers
-from fastjax.simulation.timeline import LINKS, Timeline
+from fastjax.simulation.timeline import LINKS, MESSAGE_DTYPE, TIMED_DTYPE, Timeline
 
 __all__ = [
     "COUNTS",

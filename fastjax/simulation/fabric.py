@@ -10,8 +10,17 @@ import operator
 from typing import Any
 
 from fastjax.errors import ArgumentError, OptionError
-from fastjax.schedule.flows import SYNCHRONIZATIONS
 from fastjax.topology import Topology
+
+SYNCHRONIZATIONS = ("credit", "barrier", "free", "window")
+"""How stages follow each other.
+
+"credit": a device sends for a stage when it has sent for the one before, and the device that it
+sends to has received for that; about so it is between GPUs. "window": when the same is true of the
+stage four before, so that four are in flight and their start-ups overlap, while what one device
+sends to another still goes in order; so it is between CPU hosts. "barrier": when the stage before
+is over everywhere. "free": when it has sent for the stage before, whatever receivers do.
+"""
 
 COUNTS = ("shares", "senders")
 """How senders that meet at a NIC are counted.
@@ -78,20 +87,13 @@ class Incast:
                 return more + (less - more) * part
         return points[-1][1]
 
-    def brief(self) -> str:
-        """Its name, and the share that remains with most senders."""
-        if not self.points:
-            return f"incast {self.name} (nothing lost)"
-        count, share = self.points[-1]
-        counted = ", each counted as one" if self.count == "senders" else ""
-        return f"incast {self.name} ({share:.0%} with {count} senders{counted})"
-
     def __str__(self) -> str:
+        """Its name, and what it supposes."""
         if not self.points:
-            return f"{self.name}: meeting senders lose nothing"
-        shares = ", ".join(f"{share:.0%} with {count}" for count, share in self.points)
+            return f"{self.name} (nothing lost)"
+        shares = ", ".join(f"{share:.0%} with {count} senders" for count, share in self.points)
         counted = ", each counted as one" if self.count == "senders" else ""
-        return f"{self.name}: senders that meet get {shares}{counted} ({self.source})"
+        return f"{self.name} ({shares}{counted})"
 
 
 def _literal(model: Incast) -> Incast:
@@ -152,15 +154,8 @@ class Fabric:
             )
         object.__setattr__(self, "oversubscription", float(share))
 
-    def brief(self) -> str:
-        """The assumptions without their sources, for titles."""
-        return self._in_words(_as_incast(self.incast).brief())
-
     def __str__(self) -> str:
-        return self._in_words(f"incast {self.incast}")
-
-    def _in_words(self, incast: str) -> str:
-        text = f"stages by {self.synchronization}; {incast}"
+        text = f"stages by {self.synchronization}; incast {self.incast}"
         if self.oversubscription > 1:
             text += f"; core oversubscribed {self.oversubscription:g} times"
         return text

@@ -10,13 +10,16 @@ from fastjax import _core
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
-from fastjax.schedule.flows import Flows, Progress, simulate_flows
 from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
-from fastjax.simulation.fabric import Fabric, Incast
-from fastjax.simulation.timeline import Timeline
+from fastjax.simulation.fabric import SYNCHRONIZATIONS, Fabric, Incast
+from fastjax.simulation.timeline import MESSAGE_DTYPE, TIMED_DTYPE, Timeline
 from fastjax.topology import Topology
 
 _MOST_PIECES = 64
+# Of the busiest link's time: what may lie between ends that are put together in exchanges of many
+# flows (ffi/simulator/simulator.h).
+_RESOLUTION = 1e-3
+_PHASES = ("local", "balance", "scale-out", "redistribute")
 
 
 def simulate(
@@ -25,7 +28,6 @@ def simulate(
     synchronization: str = "credit",
     incast: Incast | str = "none",
     oversubscription: float = 1.0,
-    progress: Progress | None = None,
 ) -> Timeline:
     """Simulates a plan on the fabric of its topology.
 
@@ -47,7 +49,6 @@ def simulate(
         or an `Incast`. Results name it.
       oversubscription: what all NICs together could send, divided by what the core between
         servers carries; 1 for a core that is never short.
-      progress: called now and then with the share of messages that have arrived.
 
     Returns:
       The timeline of all transfers and messages.
@@ -59,18 +60,8 @@ def simulate(
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
     fabric = Fabric(synchronization, incast, oversubscription)
-    flows = _flows(plan.transfers, plan.topology, plan.row_bytes, fabric, progress=progress)
-    return Timeline(
-        plan.topology,
-        plan.row_bytes,
-        plan.scheduler,
-        fabric,
-        flows.transfers,
-        flows.messages,
-        flows.end,
-        plan.planning_time(),
-        plan.lower_bound(),
-    )
+    known = (plan.scheduler, plan.planning_time(), plan.lower_bound())
+    return _timeline(plan.transfers, plan.topology, plan.row_bytes, fabric, *known)
 
 
 def simulate_transfers(
@@ -111,39 +102,62 @@ def simulate_transfers(
         raise ArgumentError(f"pieces must be an integer from 1 to {_MOST_PIECES}, got {pieces!r}.")
     moved, row_bytes = _check_transfers(transfers, topology), int(row_bytes)
     fabric = fabric or Fabric()
+    known = ("transfers", 0.0, _lower_bound(moved, topology, row_bytes))
     way = {"balance_first": bool(balance_first), "pieces": int(pieces)}
-    flows = _flows(moved, topology, row_bytes, fabric, **way)
-    return Timeline(
-        topology,
-        row_bytes,
-        "transfers",
-        fabric,
-        flows.transfers,
-        flows.messages,
-        flows.end,
-        0.0,
-        _lower_bound(moved, topology, row_bytes),
-    )
+    return _timeline(moved, topology, row_bytes, fabric, *known, **way)
 
 
-def _flows(
-    transfers: np.ndarray, topology: Topology, row_bytes: int, fabric: Fabric, **way: Any
-) -> Flows:
+def _timeline(
+    transfers: np.ndarray,
+    topology: Topology,
+    row_bytes: int,
+    fabric: Fabric,
+    scheduler: str,
+    planning_time: float,
+    lower_bound: float,
+    *,
+    balance_first: bool = False,
+    pieces: int = 1,
+) -> Timeline:
     """Simulates transfers whose fields are possible."""
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
     counts = range(1, min(most, topology.num_devices) + 1)
-    return simulate_flows(
-        transfers,
-        topology,
+    found: Any = _core.simulate(
+        transfers.view(np.uint8),
+        topology.words,
         row_bytes,
-        synchronization=fabric.synchronization,
-        oversubscription=float(fabric.oversubscription),
-        efficiencies=[incast.efficiency(count) for count in counts],
-        whole_senders=incast.count == "senders",
-        **way,
+        SYNCHRONIZATIONS.index(fabric.synchronization),
+        balance_first,
+        pieces,
+        float(fabric.oversubscription),
+        [incast.efficiency(count) for count in counts],
+        incast.count == "senders",
+        _RESOLUTION,
     )
+    if isinstance(found, str):
+        raise ArgumentError(f"transfers: {found}.")
+    records, first, last, number = found
+    messages = records.view(MESSAGE_DTYPE)
+    if number >= 0:
+        stuck = messages[number]
+        raise ArgumentError(
+            f"transfers wait for each other: among others what device {stuck['src']} sends to "
+            f"device {stuck['dst']} in phase {stuck['phase']} ({_PHASES[stuck['phase']]}) of stage "
+            f"{stuck['stage']}."
+        )
+    timed = np.zeros(len(transfers), TIMED_DTYPE)
+    for name in TRANSFER_DTYPE.names or ():
+        timed[name] = transfers[name]
+    moved = first >= 0
+    timed["start"][moved] = messages["start"][first[moved]]
+    timed["end"][moved] = messages["end"][last[moved]]
+    for shared in (messages, timed):
+        shared.flags.writeable = False
+    end = float(messages["end"].max(initial=0.0))
+    about = (topology, row_bytes, scheduler, fabric)
+    return Timeline(*about, timed, messages, end, planning_time, lower_bound)
 
 
 def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:

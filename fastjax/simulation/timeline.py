@@ -10,13 +10,37 @@ import numpy as np
 
 from fastjax import plot
 from fastjax.errors import ArgumentError
-from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule.transfers import SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import Fabric
 from fastjax.topology import Topology
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TIMED_DTYPE = np.dtype([*TRANSFER_DTYPE.descr, ("start", "f8"), ("end", "f8")])
+"""Fields of `Timeline.transfers`: those of `Plan.transfers`, and seconds.
+
+Transfers of a message have its start and end. Rows that stay on their device take no time.
+"""
+
+MESSAGE_DTYPE = np.dtype(
+    [
+        ("phase", "i1"),
+        ("stage", "i4"),
+        ("src", "i4"),
+        ("dst", "i4"),
+        ("rows", "i8"),
+        ("ready", "f8"),
+        ("start", "f8"),
+        ("end", "f8"),
+    ]
+)
+"""Fields of `Timeline.messages`: all that one device sends to another in one phase of one stage.
+
+ready: seconds at which nothing has to be waited for any more; start: at which bytes flow, a
+start-up later; end: at which the last one is there. What goes in pieces
+(`simulate_transfers(..., pieces=)`) has a line for each.
+"""
 
 LINKS = ("scale_up_out", "scale_up_in", "scale_out_out", "scale_out_in")
 """The links of a device: into and out of the fabric of its server, and of its NIC."""

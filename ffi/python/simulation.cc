@@ -46,22 +46,20 @@ std::vector<Transfer> Unpack(const Records& records) {
   return transfers;
 }
 
-// Runs to the end, and tells `progress`, if it is not None, the share of messages that have come.
-void Run(Simulator* simulator, const nb::object& progress) {
+// Runs to the end, unless a signal comes.
+void Run(Simulator* simulator) {
   const auto advance = [simulator] {
     const nb::gil_scoped_release release;
     return simulator->Advance(kEventsAtOnce);
   };
   while (!advance()) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    const auto all = static_cast<double>(simulator->end().size());
-    if (!progress.is_none()) progress(static_cast<double>(simulator->done()) / all);
   }
 }
 
 nb::object Simulate(const Records& transfers, const TopologyWords& topology, int64_t row_bytes, int8_t synchronization,
                     bool balance_first, int32_t pieces, double oversubscription, std::vector<double> efficiencies,
-                    bool whole_senders, double resolution, const nb::object& progress) {
+                    bool whole_senders, double resolution) {
   const std::vector<Transfer> unpacked = Unpack(transfers);
   Messages messages;
   try {
@@ -72,7 +70,7 @@ nb::object Simulate(const Records& transfers, const TopologyWords& topology, int
   const Fabric fabric{static_cast<Synchronization>(synchronization), balance_first, oversubscription,
                       std::move(efficiencies), whole_senders};
   Simulator simulator(simulator::Schedule(messages, ToTopology(topology), row_bytes, fabric), resolution);
-  Run(&simulator, progress);
+  Run(&simulator);
   std::vector<uint8_t> records;
   int64_t stuck = -1;
   for (size_t i = 0; i < messages.all.size(); ++i) {
@@ -91,7 +89,7 @@ void RegisterSimulation(nb::module_* module) {
   module->def(
       "simulate", &Simulate, nb::arg("transfers"), nb::arg("topology"), nb::arg("row_bytes"),
       nb::arg("synchronization"), nb::arg("balance_first"), nb::arg("pieces"), nb::arg("oversubscription"),
-      nb::arg("efficiencies"), nb::arg("whole_senders"), nb::arg("resolution"), nb::arg("progress").none(),
+      nb::arg("efficiencies"), nb::arg("whole_senders"), nb::arg("resolution"),
       "Simulates transfers flow by flow. What messages were and when, as packed records; the first and the last "
       "of each transfer, or -1; and one that has not come, since it waits for itself by way of others, or -1. Or why "
       "transfers are refused.");

@@ -23,7 +23,7 @@ def planned_with(targets=TARGETS, weights=WEIGHTS):
 
 def simulation(records):
     words = Topology(2, 2).words
-    return lambda: _core.simulate(records, words, 1, 0, False, 1, 1.0, [1.0], True, 0.0, None)
+    return lambda: _core.simulate(records, words, 1, 0, False, 1, 1.0, [1.0], True, 0.0)
 
 
 def test_what_is_not_refused():

@@ -1,6 +1,8 @@
 """Simulated exchanges: against closed forms, and against a slow simulator of the tests' own."""
 
 import functools
+import signal
+import threading
 
 import hypothesis.strategies as st
 import numpy as np
@@ -226,20 +228,18 @@ def test_busy_is_bytes_by_rate():
     assert timeline.busy("scale_up_in").tolist() == [0.5, 0, 0, 0]
 
 
-def test_progress_rises_to_one():
-    shares = []
-    matrix = fastjax.traffic.pair_zipf(256, 4096)
-    plan = make_plan(matrix, Topology(32, 8), scheduler="spreadout")
-    simulate(plan, progress=shares.append)
-    assert len(shares) > 2
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-
-    def interrupt(_):
+def test_a_signal_ends_it():
+    def interrupt(*_):
         raise ValueError("mine")
 
-    with pytest.raises(ValueError, match=r"^mine$"):
-        simulate(plan, progress=interrupt)
+    plan = make_plan(fastjax.traffic.pair_zipf(256, 4096), Topology(32, 8), scheduler="spreadout")
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.01, signal.raise_signal, [signal.SIGUSR1]).start()
+        with pytest.raises(ValueError, match=r"^mine$"):
+            simulate(plan)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_presets():

@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how many times what the core carries all NICs could send; default: 1",
     )
     options.add_fabric(parser)
-    add("--verbose", action="store_true", help="show all numbers, and assumptions in full")
+    add("--verbose", action="store_true", help="show all numbers")
     add(
         "--draw",
         type=Path,
@@ -128,6 +128,6 @@ def _assumptions(
         **options.preset_section(given.preset),
         "rates": f"{up:.3g} GB/s a device inside servers, {out:.3g} GB/s a NIC; to start takes "
         f"{' and '.join(starts)}",
-        "fabric": str(fabric) if given.verbose else fabric.brief(),
+        "fabric": str(fabric),
         "measured": "nothing",
     }
