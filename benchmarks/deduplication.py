@@ -233,7 +233,8 @@ def page(record: dict[str, Any], title: str) -> str:
     about = (
         f"Dispatch and combine of a layer of experts, {record['tokens']:,} tokens a device in bf16 "
         f"out and back, simulated flow by flow at the rates of {preset.source}, incast "
-        f"{INCAST[preset.incast]}. Nothing here is a time of this machine or of any cluster. "
+        f"{INCAST[preset.incast]}: {INCAST[preset.incast].source}. "
+        "Nothing here is a time of this machine or of any cluster. "
         "Experts are as many, and limited to groups, as in the models (`fastjax.traffic.ROUTINGS`),"
         " and equally popular or by Zipf's law in random order; the models' own routing is not "
         f"public. Times are ms, both ways and one planning, medians over {seeds} seeds."

@@ -246,7 +246,8 @@ _PLANNING = (
 
 _FABRICS = "\n".join(
     f"- `{name}`: {preset.source}: {preset.rates['scale_up_bandwidth'] / 1e9:g} and "
-    f"{preset.rates['scale_out_bandwidth'] / 1e9:g} GB/s a device. Incast {INCAST[preset.incast]}."
+    f"{preset.rates['scale_out_bandwidth'] / 1e9:g} GB/s a device. Incast {INCAST[preset.incast]}: "
+    f"{INCAST[preset.incast].source}."
     for name, preset in PRESETS.items()
     if not preset.guesses
 )
