@@ -1,8 +1,7 @@
 """Draws docs/pictures: `make pictures`.
 
-One is a sketch, one is drawn by a command of fastjax, one shows what levelling does, and the others
-are figures of the notebook on how it works, which are simulated. They are the same bytes wherever
-matplotlib is the same.
+One is a sketch, two are drawn by commands of fastjax, and the others are figures of the notebook on
+how it works, which are simulated. They are the same bytes wherever matplotlib is the same.
 """
 
 from __future__ import annotations
@@ -14,20 +13,17 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib import patches
 
-from fastjax import traffic
-from fastjax.chunking import levelling
 from fastjax.cli import main
-from fastjax.simulation import PRESETS
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/pictures"
-LAYER = (
-    "simulate --model deepseek-v3 --devices 32 --preset h200 --exponent 0.4 "
-    "--schedulers fast direct --seconds-per-row 0.22e-6 --chunks 4 --draw"
-)
+LAYER = "simulate --model deepseek-v3 --devices 32 --preset h200"
+OF_COMMANDS = {
+    "layer": "--exponent 0.4 --schedulers fast direct --seconds-per-row 0.22e-6 --chunks 4",
+    "balance": "--exponent 0.43 --schedulers direct --chunks 4 --balance",
+}
 OF_NOTEBOOK = ("stages", "pairs", "clock", "skew", "moves", "", "clock_of_servers")
 
 
@@ -64,38 +60,15 @@ def sketch() -> None:
     plt.close(figure)
 
 
-def balance() -> None:
-    """Rows of devices by the mean, with experts at home and levelled: DeepSeek-V3's shape."""
-    routing, servers, experts = traffic.ROUTINGS["deepseek-v3"], 4, 256
-    counts = np.bincount(routing.choices(32, 4096, exponent=0.43).ravel(), minlength=experts)
-    size = 3 * 7168 * 2048 * 2  # bytes of an expert in bf16
-    seconds = levelling.row_seconds(size, "gpu")
-    model = levelling.Levelling(PRESETS["h200"].topology(servers), 4, size, seconds, "gpu")
-    home, levelled = counts.reshape(32, -1).sum(1), model.deal(counts)[1].sum(1)
-    figure, ax = plt.subplots(figsize=(8.4, 3.2), layout="constrained")
-    looks = ((home, "experts at home", "#f4b183", 0.9), (levelled, "levelled", "#1f5fa8", 0.45))
-    for rows, name, colour, width in looks:
-        shares = rows / rows.mean()
-        label = f"{name}: at most {shares.max():.2f}"
-        ax.bar(range(32), shares, width, color=colour, label=label)
-    ax.axhline(1, color="black", lw=0.8, ls="--")
-    for edge in range(8, 32, 8):
-        ax.axvline(edge - 0.5, color="0.85", lw=0.6, zorder=0)
-    ax.set(xlabel="device", ylabel="rows / mean", xlim=(-0.7, 31.7))
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2, fontsize="small")
-    plt.savefig(PICTURES / "balance.svg")
-    plt.close(figure)
-
-
 def draw_all() -> int:
     """Returns the exit status: not 0 where a command failed."""
     os.environ["SOURCE_DATE_EPOCH"] = "0"
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "fastjax"}
-    if status := main([*LAYER.split(), str(PICTURES / "layer.svg")]):
-        return status
-    balance()
+    for name, options in OF_COMMANDS.items():
+        path = PICTURES / f"{name}.svg"
+        if status := main([*f"{LAYER} {options} --draw".split(), str(path)]):
+            return status
     sketch()
     left = iter(OF_NOTEBOOK)
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastjax.plot.drawing import add_boxes, every_so_many, matplotlib, without_frame
+from fastjax.plot.drawing import every_so_many, matplotlib, without_frame
+from fastjax.plot.loads import AFTER, add_pairs
 from fastjax.schedule.transfers import SCALE_OUT
 from fastjax.schedule.views import Schedule
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_DEVICES_SHOWN = 128  # above, the heat map has one cell for each pair of servers
-_BEFORE, _AFTER = "#f4b183", "#1f5fa8"
 
 
 def plot_plan(plan: Schedule) -> Figure:
@@ -108,14 +108,9 @@ def draw_nics(plan: Schedule, ax: Axes) -> None:
     """What NICs send, upwards, and receive, downwards: wide and pale before balancing."""
     before, after = (part * 1e6 for part in nic_seconds(plan))
     devices, local = before.shape[1], plan.topology.devices_per_server
-    for part, colour, width in ((before, _BEFORE, 0.9), (after, _AFTER, 0.45)):
-        left = np.arange(devices) - width / 2
-        for way, sign in enumerate((1, -1)):
-            heights = sign * np.nan_to_num(part[way])
-            add_boxes(ax, left, width, 0, heights, colour, edgecolors="none")
-    for edge in np.arange(local, devices, local) - 0.5:
-        ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
-    ax.set_xlim(-0.7, devices - 0.3)
+    for way, sign in enumerate((1, -1)):
+        heights = [sign * np.nan_to_num(part[way]) for part in (before, after)]
+        add_pairs(ax, heights[0], heights[1], devices // local)
     for device in np.flatnonzero(np.isnan(before).any(axis=0)).tolist():
         ax.text(device, 0, "x", color="red", ha="center", va="center", fontweight="bold")
     top, bottom = np.nanmax([before, after], axis=(0, 2))
@@ -133,7 +128,7 @@ def draw_nics(plan: Schedule, ax: Axes) -> None:
     for x, y, text, colour in (
         (0.01, 0.98, "sends", "black"),
         (0.01, 0.02, "receives", "black"),
-        (0.99, 0.98, "as sent", _AFTER),
+        (0.99, 0.98, "as sent", AFTER),
         (0.75, 0.98, "before balancing", "#c55a11"),
     ):
         side, level = "right" if x > 0.5 else "left", "top" if y > 0.5 else "bottom"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Generator
 from typing import Any
 
 _WIDTH = 30
@@ -21,7 +19,7 @@ class Progress:
 
     def __init__(self, steps: int):
         self._steps = steps
-        self._done = 0
+        self._begun = 0
         self._last = ""
 
     def __enter__(self) -> Progress:
@@ -30,20 +28,14 @@ class Progress:
     def __exit__(self, *_: Any) -> None:
         self._show("")
 
-    @contextlib.contextmanager
-    def step(self, what: str, of: int = 1) -> Generator[Callable[[float], None]]:
-        """The next thing, as long as several of the steps: gives what shows the share done."""
-
-        def share(done: float) -> None:
-            part = (self._done + of * done) / self._steps
-            self._show(f"{'#' * round(part * _WIDTH):.<{_WIDTH}} {part:4.0%} {what}")
-
-        share(0.0)
-        yield share
-        self._done += of
+    def begin(self, what: str) -> None:
+        """Says that the next of them begins."""
+        done = self._begun / self._steps
+        self._show(f"{'#' * round(done * _WIDTH):.<{_WIDTH}} {done:4.0%} {what}")
+        self._begun += 1
 
     def _show(self, line: str) -> None:
-        if sys.stderr.isatty() and line != self._last:
+        if sys.stderr.isatty():
             sys.stderr.write(f"\r{line:<{len(self._last)}}" + "\r" * (not line))
             sys.stderr.flush()
             self._last = line

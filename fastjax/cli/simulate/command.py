@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 
 import fastjax
 from fastjax import plot, scheduling
 from fastjax.cli.shared import options, statistics, text
-from fastjax.cli.simulate import exchange, layer
+from fastjax.cli.simulate import balance, exchange, layer
 from fastjax.simulation import INCAST, PRESETS, SYNCHRONIZATIONS, Fabric
 
 DESCRIPTION = (
@@ -60,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, in one "
-        "chunk and in the best number",
+        "chunk and in the best number; with --balance, the rows of its devices before and after",
     )
 
 
@@ -103,19 +104,24 @@ def _layer(given: argparse.Namespace, fabric: Fabric) -> Shown:
     work = layer.load(given, fabric)
     schedulers = schedulers_of(given, work.topology)
     theirs, ours = layer.peers(work), layer.simulate(work, schedulers)
-    if given.draw is not None:
-        drawn = layer.to_draw(ours)
-        options.save_picture(given.draw, lambda: plot.plot_layers(drawn))
-    shown = ours if given.verbose else layer.compared(work, ours)
-    if work.levelled is not None:
-        levelled = layer.best_of(layer.simulate(work.levelled, schedulers))
-        name, times = next(iter(levelled.items()))
+    shown, words = ours if given.verbose else layer.compared(work, ours), []
+    draw = functools.partial(plot.plot_layers, layer.to_draw(ours))
+    placed: layer.Ways = {}
+    if work.levelled is not None and work.model is not None:
+        levelled, _ = work.levelled
+        name, times = next(iter(layer.best_of(layer.simulate(levelled, schedulers)).items()))
         shown[f"{name}, levelled"] = times
+        placed = layer.as_eplb(work, schedulers)
+        words = balance.verdict(work.model, work.counts, work.tokens.count, work.tokens.top_k)
+        loads = (each.traffic.each.sum(0) for each in (work, levelled))
+        draw = functools.partial(plot.plot_loads, *loads, servers=work.topology.servers)
+    if given.draw is not None:
+        options.save_picture(given.draw, draw)
     parts = [
         text.sections({"layer": layer.section(work)}),
-        layer.table(theirs | shown, verbose=given.verbose),
+        layer.table(work, theirs | shown | placed, verbose=given.verbose),
     ]
-    return work.topology, parts, layer.verdict(theirs, shown)
+    return work.topology, parts, layer.verdict(work, theirs, shown) + words
 
 
 def _assumptions(

@@ -11,6 +11,7 @@ import fastjax
 from fastjax import scheduling
 from fastjax.cli.shared import text
 from fastjax.cli.shared.options import Source
+from fastjax.cli.shared.progress import Progress
 from fastjax.simulation import Fabric, Timeline
 
 _SHOWN = 0.1  # what takes less of the time is not among what limits it
@@ -66,24 +67,23 @@ class Costs:
 def simulate(source: Source, fabric: Fabric, schedulers: Sequence[str]) -> Costs:
     """Plans and simulates an exchange with each scheduler."""
     topology, direct = source.topology, scheduling.FALLBACK
-
-    def cost(scheduler: str) -> Cost:
-        plan = fastjax.make_plan(
-            source.matrix, topology, scheduler=scheduler, row_bytes=source.row_bytes
-        )
-        timeline = fastjax.simulate(
-            plan,
-            synchronization=fabric.synchronization,
-            incast=fabric.incast,
-            oversubscription=fabric.oversubscription,
-        )
-        return Cost(scheduler, plan, timeline)
-
-    each = {name: cost(name) for name in schedulers}
-    if topology.failed_nics:
-        return Costs([*each.values()], None)
-    at_once = each.get(direct) or cost(direct)
-    return Costs([*each.values()], at_once.timeline.completion_time)
+    names = [*schedulers, *([direct] if not topology.failed_nics else [])]
+    found: dict[str, Cost] = {}
+    with Progress(len({*names})) as progress:
+        for name in dict.fromkeys(names):
+            progress.begin(name)
+            plan = fastjax.make_plan(
+                source.matrix, topology, scheduler=name, row_bytes=source.row_bytes
+            )
+            timeline = fastjax.simulate(
+                plan,
+                synchronization=fabric.synchronization,
+                incast=fabric.incast,
+                oversubscription=fabric.oversubscription,
+            )
+            found[name] = Cost(name, plan, timeline)
+    today = None if topology.failed_nics else found[direct].timeline.completion_time
+    return Costs([found[name] for name in schedulers], today)
 
 
 def limits(timeline: Timeline) -> dict[str, float]:

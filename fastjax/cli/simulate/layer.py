@@ -15,9 +15,10 @@ from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.chunking import deduplication, levelling, prices
 from fastjax.chunking.prices import Tokens
 from fastjax.chunking.resources import LayerTimes, Parts, schedule
-from fastjax.chunking.times import CANDIDATES, CHUNK_OVERHEAD, fewest_of, layer_time
+from fastjax.chunking.times import CANDIDATES, CHUNK_OVERHEAD, fewest_of, layer_time, way_back
 from fastjax.cli.shared import options, statistics, text
 from fastjax.cli.shared.options import number
+from fastjax.cli.shared.progress import Progress
 from fastjax.cli.simulate import balance
 from fastjax.errors import OptionError
 from fastjax.simulation import Fabric, layers
@@ -26,6 +27,7 @@ PLATFORM = "gpu"
 _ELEMENT_BYTES = 2  # bf16, what models' rows mostly are
 _MATRICES = 3  # of an expert: gate, up and down
 _DEFAULT_COPIES = 4  # as `moe.layer`'s
+_ALIKE = 0.03  # how far behind still counts as level
 _TODAY = "today: all at once"
 # What there is without fastjax, in the table and in a sentence.
 _PEERS = {
@@ -34,12 +36,12 @@ _PEERS = {
 }
 # Options that are for a layer only: those that say how tokens choose, and all others.
 _OF_ROUTING = ("top_k", "groups", "top_groups")
-_OF_LAYERS = ("layer", "model", *_OF_ROUTING, "seconds_per_row", "chunks")
+_OF_LAYERS = ("layer", "model", *_OF_ROUTING, "seconds_per_row", "chunks", "layers")
 _OF_LEVELLING = ("balance", "copies", "expert_bytes")
 
 
 Ways = dict[str, LayerTimes]
-"""What ways to run a layer take, forward, by what they are called."""
+"""What ways to run a layer take, by what they are called: forward, or for a step backward, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Work:
       tokens: of a device.
       seconds_per_row: that an expert works on a row; None if nobody says.
       chunks: numbers of chunks that are tried, rising from 1.
+      layers: of a step, which go forward and backward; 0 for one layer forward.
       model: how experts are levelled; None where they are not.
       more: what the first chunk takes beyond its rows.
     """
@@ -67,6 +70,7 @@ class Work:
     tokens: Tokens
     seconds_per_row: float | None = None
     chunks: tuple[int, ...] = (1,)
+    layers: int = 0
     model: levelling.Levelling | None = None
     more: Parts = dataclasses.field(default_factory=Parts)
 
@@ -109,12 +113,16 @@ class Work:
         return most * self.seconds_per_row + CHUNK_OVERHEAD
 
     @functools.cached_property
-    def levelled(self) -> Work | None:
-        """The same as if each device had one expert, of all rows that it gets when levelled."""
+    def levelled(self) -> tuple[Work, str] | None:
+        """The same with experts levelled, if they are to be; and the copies in words."""
         if self.model is None:
             return None
-        owners, more = balance.level(self.choices, self.counts, self.model)
-        devices = self.topology.num_devices
+        quotas, more, copies = balance.level(self.counts, self.model)
+        return self.dealt(quotas, more), copies
+
+    def dealt(self, quotas: np.ndarray, more: Parts) -> Work:
+        """The same as if each device had one expert, of all rows of experts that it computes."""
+        owners, devices = balance.devices_of(self.choices, quotas), self.topology.num_devices
         return dataclasses.replace(self, choices=owners, num_experts=devices, more=more, model=None)
 
 
@@ -135,6 +143,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, metavar="K", help="experts of a token")
     add("--groups", type=int, metavar="G", help="equal runs of experts, default: 1")
     add("--top-groups", type=int, metavar="N", help="groups that a token may choose from")
+    step = "of a model: shows what they take in a step, forward and backward"
+    add("--layers", type=number(1, 2**20), metavar="N", help=step)
     add = parser.add_argument_group(
         "a layer in chunks, of which some cross while experts work on others"
     ).add_argument
@@ -215,6 +225,7 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
         Tokens(count, top_k, row_bytes, crossing),
         seconds,
         (1,) if seconds is None else tuple(sorted({1, *(given.chunks or CANDIDATES)})),
+        given.layers or 0,
         model,
     )
 
@@ -272,7 +283,16 @@ def peers(work: Work) -> Ways:
         found.append(layers.forwarded(work.choices, work.num_experts, *where))
     experts = work.expert_seconds(work.traffic)
     parts = [dataclasses.replace(each, planning=0.0, experts=experts) for each in found]
-    return {name: schedule([each]) for name, each in zip(_PEERS, parts, strict=False)}
+    return {
+        name: _times(work, [each], once=False) for name, each in zip(_PEERS, parts, strict=False)
+    }
+
+
+def as_eplb(work: Work, schedulers: Sequence[str]) -> Ways:
+    """The best way where whole experts have been placed by their known popularity, as EPLB does."""
+    placed = work.dealt(balance.by_popularity(work.counts, work.topology.num_devices), Parts())
+    _, times = next(iter(best_of(simulate(placed, schedulers)).items()))
+    return {"popularity known, as EPLB": times}
 
 
 def simulate(work: Work, schedulers: Sequence[str]) -> Ways:
@@ -281,14 +301,20 @@ def simulate(work: Work, schedulers: Sequence[str]) -> Ways:
     Both with a row for each choice and deduplicated.
     """
     ways: Ways = {}
-    for once in (False, True) if work.topology.servers > 1 else (False,):
-        whole = {name: _in_chunks(work, name, 1, once=once) for name in schedulers}
-        best = min(whole, key=lambda name: whole[name].total)
-        kind = ", deduplicated" * once
-        ways |= {name + kind: times for name, times in whole.items()}
-        for count in work.chunks:
-            if 1 < count <= work.tokens.count:
-                ways[f"{best}{kind}, {count} chunks"] = _in_chunks(work, best, count, once=once)
+    kinds = (False, True) if work.topology.servers > 1 else (False,)
+    counts = [count for count in work.chunks if 1 < count <= work.tokens.count]
+    with Progress(len(kinds) * (len(schedulers) + len(counts))) as progress:
+
+        def add(scheduler: str, count: int, *, once: bool) -> LayerTimes:
+            name = scheduler + ", deduplicated" * once + f", {count} chunks" * (count > 1)
+            progress.begin(name)
+            ways[name] = _in_chunks(work, scheduler, count, once=once)
+            return ways[name]
+
+        for once in kinds:
+            whole = {name: add(name, 1, once=once).total for name in schedulers}
+            for count in counts:
+                add(min(whole, key=whole.__getitem__), count, once=once)
     return ways
 
 
@@ -297,7 +323,12 @@ def _in_chunks(work: Work, scheduler: str, count: int, *, once: bool) -> LayerTi
     parts = [work.parts_of(choices, scheduler, once=once) for choices in chunks]
     copies, experts = parts[0].copies + work.more.copies, parts[0].experts + work.more.experts
     parts[0] = dataclasses.replace(parts[0], copies=copies, experts=experts)
-    return schedule(parts, deduplicated=once)
+    return _times(work, parts, once=once)
+
+
+def _times(work: Work, parts: Sequence[Parts], *, once: bool) -> LayerTimes:
+    forward = schedule(parts, deduplicated=once)
+    return forward.then(schedule(way_back(parts))) if work.layers else forward
 
 
 def best_of(ways: Ways) -> Ways:
@@ -366,7 +397,8 @@ def section(work: Work) -> text.Section:
     """The layer, for people."""
     tokens, rows = work.tokens, work.traffic
     each, once = (rows.crossing_per_token(deduplicate=way) for way in (False, True))
-    levelled = f", levelled {work.levelled.slowest:.3f} x" if work.levelled else ""
+    levelled, copies = work.levelled or (None, "")
+    slowest = f", levelled {levelled.slowest:.3f} x" if levelled else ""
     return {
         "source": work.name,
         "devices": statistics.devices_in_words(work.topology),
@@ -375,21 +407,25 @@ def section(work: Work) -> text.Section:
         "rows that cross": f"{each:.2f} for a token, or deduplicated {once:.2f}, of "
         f"{text.size(tokens.crossing_bytes)} out and {text.size(tokens.row_bytes)} back",
         "Gini coefficient": f"{traffic.gini(work.counts):.3f} of experts",
-        "busiest device": f"{work.slowest:.3f} x the mean rows at experts{levelled}",
+        "busiest device": f"{work.slowest:.3f} x the mean rows at experts{slowest}",
+        **({"copies": copies} if levelled else {}),
     }
 
 
-def table(ways: Ways, *, verbose: bool) -> str:
+def table(work: Work, ways: Ways, *, verbose: bool) -> str:
     """A line for each way, that of today first if it is there."""
     today = ways[_TODAY].total if _TODAY in ways else None
     columns: text.Columns = {
         "way": lambda way: way[0],
         "x today": lambda way: text.number(way[1].total / today if today else None),
+        f"{work.layers} layers, a step": lambda way: text.seconds(work.layers * way[1].total),
         "a layer": lambda way: text.seconds(way[1].total),
     }
+    if not work.layers:
+        del columns["0 layers, a step"]
     caption = (
         "today: a row for each choice, as NCCL and jax.lax send it. a layer: dispatch, experts "
-        "(--seconds-per-row)\nand combine, forward."
+        f"(--seconds-per-row)\nand combine, {_passes(work)}."
     )
     if verbose:
         columns |= {
@@ -405,12 +441,19 @@ def table(ways: Ways, *, verbose: bool) -> str:
     return text.table("what it gains", columns, ways.items(), caption)
 
 
-def verdict(theirs: Ways, ours: Ways) -> list[str]:
+def _passes(work: Work) -> str:
+    return "forward and backward, without recomputation" if work.layers else "forward"
+
+
+def verdict(work: Work, theirs: Ways, ours: Ways) -> list[str]:
     """What the best of ours gains over what there is today: sentences."""
     best = min(ours, key=lambda name: ours[name].total)
-    least = ours[best].total
-    words = [f"Best of fastjax: {best}, {text.seconds(least)} a layer."]
+    least, times_n = ours[best].total, work.layers or 1
+    of = f"a step of {work.layers} layers" if work.layers else "a layer"
+    words = [f"Best of fastjax: {best}, {text.seconds(times_n * least)} {of}."]
     for name, times in theirs.items():
+        said = f"{_PEERS[name]} {text.seconds(times_n * times.total)}"
         ratio = times.total / least if least else 1.0
-        words.append(f"{_PEERS[name]} {text.seconds(times.total)}, {ratio:.2f} x as long.")
+        gains = ratio > 1 + _ALIKE
+        words.append(f"{said}, {ratio:.2f} x as long." if gains else f"{said}: that gains nothing.")
     return words

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from commands import PLAIN, run_command, says_what_is_wrong, simulated_exchange
 
 import fastjax
-from fastjax import Topology, make_plan, traffic
+from fastjax import Topology, cli, make_plan, traffic
 from fastjax.cli.simulate import exchange
 from fastjax.simulation import PRESETS, Timeline
 from fastjax.traffic import write_matrix
@@ -155,6 +156,25 @@ def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message
     (tmp_path / "matrix").write_text("10 20 30 40\n" * 4)
     given = arguments.replace("FILE", "matrix")
     says_what_is_wrong(capsys, "simulate", *given.split(), told=message)
+
+
+def test_progress_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    arguments = "simulate --generate uniform --devices 4 --rows 40 --servers 2 --schedulers"
+    assert cli.main([*arguments.split(), "fast", "direct"]) == 0
+    *drawn, last = capsys.readouterr().err.split("\r")
+    shares = [int(share) for share in re.findall(r"(\d+)%", " ".join(drawn))]
+    assert shares == sorted(shares)
+    assert shares[:2] == [0, 50]
+    assert any(line.rstrip().endswith("50% direct") for line in drawn)
+    assert last == drawn[-1].strip() == ""
+
+
+def test_the_bar_goes_before_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    arguments = "simulate --generate uniform --devices 4 --servers 2 --failed-nics 0 --schedulers"
+    assert cli.main([*arguments.split(), "direct"]) == 2
+    assert re.search(r"\r +\rscheduler 'direct' sends rows", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("page", "count"), [("simulate", 2), ("balance_experts", 1)])

@@ -55,6 +55,19 @@ def test_experts_by_hand(capsys):
     assert f"it takes {text.seconds(today.total)}, {today.total / best.total:.2f} x as" in printed
 
 
+def test_a_step_by_hand(capsys):
+    """The same, twice as long for experts on the way back; what is planned is planned once."""
+    arguments = (LAYER, DIRECT, "--seconds-per-row 1e-5 --chunks 1 --layers 3")
+    _, theirs, ours = simulated_layer(*arguments)
+    experts, best = 40.02e-3, ours["direct, deduplicated"]
+    (today, _), total = theirs.values(), 2 * 20.2e-3 + 3 * experts + best.planning
+    assert today.total == pytest.approx(2 * 40e-3 + 3 * experts)
+    assert best.total == pytest.approx(total)
+    printed = run(capsys, *arguments)
+    assert f"{text.seconds(3 * best.total)} a step of 3 layers" in printed
+    assert f"today, it takes {text.seconds(3 * today.total)}, " in printed
+
+
 def test_forwarded_rows_one_by_one(rng):
     """Rows are counted token by token; each way takes as long as its longer exchange."""
     n, m, top_k, row, crossing = 3, 2, 4, 1000, 1020
@@ -214,6 +227,7 @@ def test_the_picture(capsys, tmp_path):
         ("--layer --devices 4 --servers 2 --top-k 2", "--num-experts and --top-k"),
         ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
         ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
+        ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers: must be from 1 to"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
