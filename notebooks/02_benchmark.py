@@ -20,7 +20,6 @@
 
 # %%
 import argparse
-import time
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -82,7 +81,8 @@ for entry in record["latency"]:
 #
 # `make_plan` predicts the time of a schedule on a fabric with fast links inside servers and one
 # slower NIC for each device: here 450 and 50 GB/s. No schedule can beat 1. `auto` also
-# looks at the schedulers that it does not take, for some microseconds.
+# looks at the schedulers that it does not take, for [some
+# microseconds](../benchmarks/results/plan_time.md).
 
 # %%
 SERVERS, DEVICES, ROW_BYTES = 4, 8, 4096
@@ -112,33 +112,3 @@ plt.show()
 assert min(min(p) for p in predicted.values()) >= 1
 for name in names:
     assert (np.array(predicted["auto"]) <= np.array(predicted[name]) * 1.01).all()
-
-# %% [markdown]
-# ## Planning time
-#
-# The whole plan and the table of one device, by the C++ planner on one core, called from Python, on
-# Zipf traffic.
-
-# %%
-counts = np.array([1, 2, 4, 8, 12, 20, 40])
-devices = counts * DEVICES
-planning = {name: [] for name in ("fast", "balanced")}
-for count in counts:
-    matrix = fastjax.traffic.pair_zipf(count * DEVICES, 4096)
-    fabric = fastjax.Topology(count, DEVICES)
-    for name, times in planning.items():
-        start = time.perf_counter()
-        for _ in range(20):
-            fastjax.make_plan(matrix, fabric, scheduler=name, row_bytes=ROW_BYTES).stage_table(0)
-        times.append((time.perf_counter() - start) / 20 * 1e6)
-
-for name, times in planning.items():
-    plt.loglog(devices, times, "o-", label=name)
-plt.xlabel("devices, in servers of 8")
-plt.ylabel("µs")
-plt.title("Planning time")
-plt.legend()
-plt.show()
-for at, count in enumerate(devices):
-    times = ", ".join(f"{name} {planning[name][at]:.1f} µs" for name in planning)
-    print(f"{count:4} devices: {times}")

@@ -56,9 +56,9 @@ def add_boxes(
     )
 
 
-def every_so_many(count: int, most: int = _MOST_LABELS) -> np.ndarray:
+def every_so_many(count: int) -> np.ndarray:
     """The numbers below count, or some of them, as many as have room for labels."""
-    return np.arange(0, count, -(-count // most))
+    return np.arange(0, count, -(-count // _MOST_LABELS))
 
 
 def without_frame(ax: Axes, *kept: str) -> None:

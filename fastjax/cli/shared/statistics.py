@@ -34,7 +34,7 @@ def traffic_section(plan: fastjax.Plan, source: str) -> text.Section:
     shape = (topology.servers, topology.devices_per_server) * 2
     between = traffic.reshape(shape).sum(axis=(1, 3))
     np.fill_diagonal(between, 0)
-    server_skew = _skew(between.sum(axis=1), between.sum(axis=0))
+    busiest_server = _skew(between.sum(axis=1), between.sum(axis=0))
     pairs, receivers = fastjax.traffic.gini(traffic), fastjax.traffic.gini(received)
     failed = ", ".join(map(str, topology.failed_nics))
     return {
@@ -42,24 +42,19 @@ def traffic_section(plan: fastjax.Plan, source: str) -> text.Section:
         "devices": devices_in_words(topology),
         **({"failed NICs": f"of devices {failed}"} if failed else {}),
         "rows": f"{rows} of {text.size(plan.row_bytes)}, {text.size(rows * plan.row_bytes)} in all",
-        "busiest device": times(_skew(sent, received), "the mean device"),
-        "busiest server": times(server_skew, "the mean server, of rows between them"),
+        "busiest device": f"{_skew(sent, received)} x the mean device",
+        "busiest server": f"{busiest_server} x the mean server, of rows between them",
         "Gini coefficient": f"{pairs:.3f} of pairs, {receivers:.3f} of receivers",
     }
 
 
-def _skew(sent: np.ndarray, received: np.ndarray) -> float | None:
-    """The busiest one's rows, sent or received, by the mean; None where there are none."""
+def _skew(sent: np.ndarray, received: np.ndarray) -> str:
+    """The busiest one's rows, sent or received, by the mean; a dash where there are none."""
     mean = float(sent.mean())
-    return float(max(sent.max(), received.max())) / mean if mean else None
+    return text.number(float(max(sent.max(), received.max())) / mean if mean else None)
 
 
 def devices_in_words(topology: fastjax.Topology) -> str:
     """How they are split into servers."""
     split = f"{topology.servers} x {topology.devices_per_server}"
     return f"{topology.num_devices} in {split}, servers x devices of each"
-
-
-def times(ratio: float | None, what: str) -> str:
-    """A ratio in words."""
-    return "nothing to compare" if ratio is None else f"{ratio:.3f} x {what}"

@@ -60,8 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--draw",
         type=Path,
         metavar="FILE",
-        help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, in one "
-        "chunk and in the best number; with --balance, the rows of its devices before and after",
+        help="draw what happens when, of the best one: .png, .svg, .pdf, ...; of a layer, of its "
+        "ways in one chunk, the best one and the default; with --balance, the rows of its devices "
+        "before and after",
     )
 
 
@@ -104,13 +105,14 @@ def _layer(given: argparse.Namespace, fabric: Fabric) -> Shown:
     work = layer.load(given, fabric)
     schedulers = schedulers_of(given, work.topology)
     theirs, ours = layer.peers(work), layer.simulate(work, schedulers)
-    shown, words = ours if given.verbose else layer.compared(work, ours), []
-    draw = functools.partial(plot.plot_layers, layer.to_draw(ours))
-    placed: layer.Ways = {}
+    compared, words = layer.compared(work, ours), []
+    draw = functools.partial(plot.plot_layers, [*compared.values()])
+    shown, placed = ours if given.verbose else compared, {}
     if work.levelled is not None and work.model is not None:
         levelled, _ = work.levelled
-        name, times = next(iter(layer.best_of(layer.simulate(levelled, schedulers)).items()))
-        shown[f"{name}, levelled"] = times
+        found = layer.simulate(levelled, schedulers)
+        best = layer.best_of(found)
+        shown[f"{best}, levelled"] = found[best]
         placed = layer.as_eplb(work, schedulers)
         words = balance.verdict(work.model, work.counts, work.tokens.count, work.tokens.top_k)
         loads = (each.traffic.each.sum(0) for each in (work, levelled))

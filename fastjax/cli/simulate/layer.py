@@ -291,8 +291,8 @@ def peers(work: Work) -> Ways:
 def as_eplb(work: Work, schedulers: Sequence[str]) -> Ways:
     """The best way where whole experts have been placed by their known popularity, as EPLB does."""
     placed = work.dealt(balance.by_popularity(work.counts, work.topology.num_devices), Parts())
-    _, times = next(iter(best_of(simulate(placed, schedulers)).items()))
-    return {"popularity known, as EPLB": times}
+    ways = simulate(placed, schedulers)
+    return {"popularity known, as EPLB": ways[best_of(ways)]}
 
 
 def simulate(work: Work, schedulers: Sequence[str]) -> Ways:
@@ -331,17 +331,13 @@ def _times(work: Work, parts: Sequence[Parts], *, once: bool) -> LayerTimes:
     return forward.then(schedule(way_back(parts))) if work.layers else forward
 
 
-def best_of(ways: Ways) -> Ways:
-    """Of those that are deduplicated and of those that are not, that in the best number of chunks.
-
-    The faster of both comes first.
-    """
-    found = []
-    for once in (False, True):
-        alike = [times for times in fastest(ways).values() if times.deduplicated == once]
-        found += [fewest_of(alike)] if alike else []
-    found.sort(key=lambda times: times.total)
-    return {name: times for best in found for name, times in ways.items() if times is best}
+def best_of(ways: Ways) -> str:
+    """The faster of both kinds, each in the fewest chunks that are as good as any."""
+    kinds: dict[bool, list[LayerTimes]] = {}
+    for times in fastest(ways).values():
+        kinds.setdefault(times.deduplicated, []).append(times)
+    best = min(map(fewest_of, kinds.values()), key=lambda times: times.total)
+    return next(name for name, times in ways.items() if times is best)
 
 
 def fastest(ways: Ways) -> Ways:
@@ -353,15 +349,9 @@ def fastest(ways: Ways) -> Ways:
     return {name: times for name, times in ways.items() if id(times) in kept}
 
 
-def to_draw(ways: Ways) -> list[LayerTimes]:
-    """Both kinds, in one chunk and in the best number of them."""
-    best = best_of(ways)
-    return [t for name, t in fastest(ways).items() if t.chunks == 1 or name in best]
-
-
 def compared(work: Work, ways: Ways) -> Ways:
     """Those in one chunk, the best of all, and that of `moe.layer` by default, which says so."""
-    (best, *_), default = best_of(ways), by_default(work)
+    best, default = best_of(ways), by_default(work)
     shown = {}
     for name, times in fastest(ways).items():
         is_default = (times.deduplicated, times.chunks) == default
