@@ -8,15 +8,23 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fastjax import _core, plot, scheduling
-from fastjax.checks import DEFAULT_ROW_BYTES
+from fastjax import _core, optimal, plot, scheduling
+from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
-from fastjax.host import explanation, planner
+from fastjax.host import explanation
 from fastjax.schedule.transfers import TRANSFER_DTYPE
+from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
+from fastjax.traffic import checks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Matchings = tuple[np.ndarray, np.ndarray]
+"""Targets, int16, shape (matchings, servers), -1 for none; and weights, int64."""
+
+Made = tuple[np.ndarray, Topology, str, int, Matchings | None]
+"""What a plan is made from: traffic, topology, scheduler, bytes of a row, what a solver found."""
 
 
 class Plan:
@@ -29,15 +37,14 @@ class Plan:
       row_bytes: bytes of a row, which times are predicted with.
     """
 
-    def __init__(self, core: _core.HostPlan, made: planner.Made, *, transposed: bool = False):
+    def __init__(self, core: _core.HostPlan, made: Made, *, transposed: bool = False):
         self._core = core
         self._made = made
         self._transposed = transposed
-        self.traffic = made.traffic.T if transposed else made.traffic
-        self.topology = made.topology
-        self.row_bytes = made.row_bytes
+        traffic, self.topology, self._asked, self.row_bytes, _ = made
+        self.traffic = traffic.T if transposed else traffic
         chosen = scheduling.NAMES[core.chosen]
-        self.scheduler = made.asked if scheduling.ALL[made.asked].solves else chosen
+        self.scheduler = self._asked if scheduling.ALL[self._asked].solves else chosen
         self._transfers: np.ndarray | None = None
 
     @property
@@ -105,7 +112,7 @@ class Plan:
 
     def explain(self) -> str:
         """Why this schedule, in words and numbers."""
-        return explanation.explain(self, self._made.asked, self._core.choices())
+        return explanation.explain(self, self._asked, self._core.choices())
 
     def plot(self) -> Figure:
         """Draws the plan, with matplotlib (the extra `plot`); see `fastjax.plot.plot_plan`."""
@@ -184,9 +191,62 @@ def make_plan(
     """
     if not time_limit > 0:
         raise ArgumentError(f"time_limit must be seconds above 0, got {time_limit!r}.")
+    check_scheduler(scheduler, "scheduler")
+    check_topology(topology)
+    check_row_bytes(row_bytes)
+    check_scheduler_fits(scheduler, topology)
+    given = _checked_traffic(traffic, topology), topology, scheduler, int(row_bytes)
     with jax.profiler.TraceAnnotation("fastjax.make_plan", scheduler=scheduler):
-        return Plan(*planner.make(traffic, topology, scheduler, row_bytes, time_limit=time_limit))
+        core, solved = _planned(*given), None
+        if scheduling.ALL[scheduler].solves:
+            solved = _solve(core, topology.servers, time_limit)
+        if solved is not None:
+            core.plan_with(*solved)
+        return Plan(core, (*given, solved))
 
 
-def _restored(made: planner.Made, transposed: bool) -> Plan:
-    return Plan(*planner.make(*made), transposed=transposed)
+def _planned(
+    traffic: np.ndarray,
+    topology: Topology,
+    scheduler: str,
+    row_bytes: int,
+    solved: Matchings | None = None,
+) -> _core.HostPlan:
+    number = scheduling.ALL[scheduler].number
+    core = _core.HostPlan(traffic, topology.words, number, row_bytes)
+    if solved is not None:
+        core.plan_with(*solved)
+    return core
+
+
+def _restored(made: Made, transposed: bool) -> Plan:
+    made[0].flags.writeable = False
+    return Plan(_planned(*made), made, transposed=transposed)
+
+
+def _solve(core: _core.HostPlan, servers: int, time_limit: float) -> Matchings | None:
+    units = core.units().reshape(servers, servers)
+    if not units.any():
+        return None
+    targets, lengths = optimal.solve_stages(
+        units, startup_rows=core.startup_units, time_limit=time_limit
+    )
+    return targets.astype(np.int16), lengths
+
+
+def _checked_traffic(traffic: ArrayLike, topology: Topology) -> np.ndarray:
+    """A copy of the traffic matrix, as int64, if it is one that the planner takes."""
+    of = f"a topology of {topology.servers} x {topology.devices_per_server} devices"
+    try:
+        matrix = checks.matrix("traffic", traffic, topology.num_devices, of)
+    except TypeError as error:  # a traced array
+        raise ArgumentError(
+            "traffic must be known when the plan is made; inside programs, plan with "
+            f"fastjax.plan_ragged_all_to_all. {error}"
+        ) from None
+    # The planner adds entries up in int64.
+    if int(matrix.max(initial=0)) > 2**62 // max(1, matrix.size):
+        raise ArgumentError("traffic has more rows than int64 can add up.")
+    owned = np.array(matrix, dtype=np.int64, order="C")
+    owned.flags.writeable = False
+    return owned
