@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from fastjax import Topology
-from fastjax.schedule.transfers import TRANSFER_DTYPE
+from fastjax.schedule import TRANSFER_DTYPE
 
 LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
 

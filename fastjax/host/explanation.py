@@ -9,7 +9,7 @@ import numpy as np
 
 from fastjax import scheduling
 from fastjax.host.site_table import in_words
-from fastjax.schedule.views import Schedule
+from fastjax.schedule import Schedule
 
 Choice = tuple[int, bool, int, float, float]
 

@@ -12,7 +12,7 @@ from fastjax import _core, optimal, plot, scheduling
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host import explanation
-from fastjax.schedule.transfers import TRANSFER_DTYPE
+from fastjax.schedule import TRANSFER_DTYPE
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
 from fastjax.traffic import checks

@@ -8,8 +8,7 @@ import numpy as np
 
 from fastjax.plot.drawing import every_so_many, matplotlib, without_frame
 from fastjax.plot.loads import AFTER, add_pairs
-from fastjax.schedule.transfers import SCALE_OUT
-from fastjax.schedule.views import Schedule
+from fastjax.schedule import SCALE_OUT, Schedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,14 @@ from numpy.typing import ArrayLike
 
 from fastjax.errors import ArgumentError
 from fastjax.plot.drawing import add_boxes, matplotlib, note, without_frame
-from fastjax.schedule.transfers import BALANCE, LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT
-from fastjax.schedule.views import TimedExchange
+from fastjax.schedule import (
+    BALANCE,
+    LOCAL,
+    PHASES,
+    REDISTRIBUTE,
+    SCALE_OUT,
+    TimedExchange,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +49,6 @@ _PHASE_COLOURS = {
     SCALE_OUT: "#2f6db3",
     REDISTRIBUTE: "#3a9a4c",
 }
-_PHASE_NAMES = {LOCAL: "local", **PHASES}
 
 # Blue to pink, so that no server looks like a phase of what moves inside servers.
 _SERVER_COLOURS = (
@@ -280,7 +285,7 @@ def _legend(timeline: TimedExchange) -> list[tuple[str, Any]]:
         named = enumerate(_server_colours(timeline))
         entries += [(f"to or from server {server}", colour) for server, colour in named]
         phases.remove(SCALE_OUT)
-    entries += [(_PHASE_NAMES[phase], _PHASE_COLOURS[phase]) for phase in phases]
+    entries += [(PHASES[phase], _PHASE_COLOURS[phase]) for phase in phases]
     return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
 
 

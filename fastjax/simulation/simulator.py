@@ -10,7 +10,7 @@ from fastjax import _core
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
 from fastjax.errors import ArgumentError
 from fastjax.host.plan import Plan
-from fastjax.schedule.transfers import LOCAL, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
+from fastjax.schedule import LOCAL, PHASES, REDISTRIBUTE, SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import SYNCHRONIZATIONS, Fabric, Incast
 from fastjax.simulation.timeline import MESSAGE_DTYPE, TIMED_DTYPE, Timeline
 from fastjax.topology import Topology
@@ -19,7 +19,6 @@ _MOST_PIECES = 64
 # Of the busiest link's time: what may lie between ends that are put together in exchanges of many
 # flows (ffi/simulator/simulator.h).
 _RESOLUTION = 1e-3
-_PHASES = ("local", "balance", "scale-out", "redistribute")
 
 
 def simulate(
@@ -144,7 +143,7 @@ def _timeline(
         stuck = messages[number]
         raise ArgumentError(
             f"transfers wait for each other: among others what device {stuck['src']} sends to "
-            f"device {stuck['dst']} in phase {stuck['phase']} ({_PHASES[stuck['phase']]}) of stage "
+            f"device {stuck['dst']} in phase {stuck['phase']} ({PHASES[stuck['phase']]}) of stage "
             f"{stuck['stage']}."
         )
     timed = np.zeros(len(transfers), TIMED_DTYPE)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastjax import plot
 from fastjax.errors import ArgumentError
-from fastjax.schedule.transfers import SCALE_OUT, TRANSFER_DTYPE
+from fastjax.schedule import SCALE_OUT, TRANSFER_DTYPE
 from fastjax.simulation.fabric import Fabric
 from fastjax.topology import Topology
 

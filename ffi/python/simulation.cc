@@ -32,7 +32,7 @@ using Records = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device
 
 constexpr int64_t kEventsAtOnce = 20'000;
 
-// The fields of fastjax.schedule.transfers.TRANSFER_DTYPE. Rows lie in place.
+// The fields of fastjax.schedule.TRANSFER_DTYPE. Rows lie in place.
 std::vector<Transfer> Unpack(const Records& records) {
   constexpr size_t kRecord = sizeof(int8_t) + 5 * sizeof(int32_t) + 2 * sizeof(int64_t);
   if (records.size() % kRecord != 0) throw std::invalid_argument("records are not whole");

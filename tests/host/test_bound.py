@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastjax import Topology, make_plan, simulate
-from fastjax.schedule.transfers import BALANCE, REDISTRIBUTE, SCALE_OUT
+from fastjax.schedule import BALANCE, REDISTRIBUTE, SCALE_OUT
 
 ROUNDING = 1 + 1e-9
 

@@ -7,7 +7,7 @@ import pytest
 from plan_problems import SCHEDULERS, decode_table, problems, scheduled, server_matrix
 
 from fastjax import Topology, make_plan, traffic
-from fastjax.schedule.transfers import BALANCE, LOCAL, REDISTRIBUTE, SCALE_OUT
+from fastjax.schedule import BALANCE, LOCAL, REDISTRIBUTE, SCALE_OUT
 
 ROW = 4096
 

@@ -20,7 +20,7 @@ from spmd import spmd
 import fastjax
 from fastjax import Topology, make_plan
 from fastjax.errors import ArgumentError, OptionError, TopologyError
-from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule import SCALE_OUT
 from fastjax.topology import fit_to_groups
 
 ROUND_FAILURES = ("auto", "fast", "balanced", "rails")

@@ -5,7 +5,7 @@ import pytest
 
 import fastjax
 from fastjax import Topology, make_plan, scheduling, simulate
-from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule import SCALE_OUT
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (4, 8), (12, 2)])

@@ -11,7 +11,7 @@ from fastjax import Topology, make_plan, traffic
 from fastjax.errors import UnsupportedError
 from fastjax.plot import plot_plan
 from fastjax.plot.plans import draw_nics, nic_seconds
-from fastjax.schedule.transfers import SCALE_OUT
+from fastjax.schedule import SCALE_OUT
 
 
 def test_heat_map_is_the_traffic():

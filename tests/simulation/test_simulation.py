@@ -15,7 +15,7 @@ from plan_problems import problems
 import fastjax
 from fastjax import Topology, simulate
 from fastjax.errors import ArgumentError, OptionError
-from fastjax.schedule.transfers import TRANSFER_DTYPE
+from fastjax.schedule import TRANSFER_DTYPE
 from fastjax.simulation import (
     COUNTS,
     INCAST,

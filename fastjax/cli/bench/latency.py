@@ -32,25 +32,22 @@ def measure(
     small = jax.device_put(
         jnp.zeros(devices, jnp.int32), jax.sharding.NamedSharding(mesh, jax.P(AXIS))
     )
-    empty = jax.jit(
-        jax.shard_map(
-            _empty, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS), check_vma=False
-        )
+    on_devices = functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS)
     )
+    empty = jax.jit(on_devices(_empty, check_vma=False))
     empty_same = workload.program(_empty_same, check_vma=False)
     runs: dict[str, Callable[[], object]] = {
         EMPTY: lambda: empty(small).block_until_ready(),
         EMPTY_SAME: functools.partial(workload.run, empty_same),
     }
     for count in servers:
-        topology = fastjax.Topology(count, devices // count)
+        options = {"axis_name": AXIS, "topology": fastjax.Topology(count, devices // count)}
         name = f"{count}x{devices // count}"
-        exchange = functools.partial(
-            fastjax.fast_ragged_all_to_all, axis_name=AXIS, topology=topology
-        )
-        program = workload.program(exchange)
+        program = workload.program(functools.partial(fastjax.fast_ragged_all_to_all, **options))
         runs[f"plan + exchange {name}"] = functools.partial(workload.run, program)
-        plan = _plan_early(mesh, workload, topology)
+        planning = functools.partial(fastjax.plan_ragged_all_to_all, **options)
+        plan = jax.jit(on_devices(planning))(workload.send_sizes)
         runs[f"exchange, planned before {name}"] = functools.partial(
             workload.run, workload.program(_with_plan), plan
         )
@@ -67,18 +64,6 @@ def _empty_same(operand: jax.Array, output: jax.Array, *metadata: jax.Array) -> 
     del operand, metadata  # passed all the same: the program keeps arguments that it does not use
     result = jax.ShapeDtypeStruct(output.shape, output.dtype)
     return jax.ffi.ffi_call(contract.EMPTY.target, result, input_output_aliases={0: 0})(output)
-
-
-def _plan_early(
-    mesh: jax.sharding.Mesh, workload: DeviceWorkload, topology: fastjax.Topology
-) -> fastjax.TracedPlan:
-    plan = functools.partial(
-        fastjax.plan_ragged_all_to_all,
-        axis_name=AXIS,
-        topology=topology,
-    )
-    mapped = jax.shard_map(plan, mesh=mesh, in_specs=jax.P(AXIS), out_specs=jax.P(AXIS))
-    return jax.jit(mapped)(workload.send_sizes)
 
 
 def _with_plan(*operands: Any) -> jax.Array:

@@ -1,7 +1,8 @@
-"""Plans and simulated exchanges as their readers see them.
+"""What a plan says, to the modules that draw, explain or simulate one.
 
 `fastjax.Plan` draws and explains itself, so it imports the modules that do. Those name what they
-read of it here, and import neither it nor `fastjax.simulation.Timeline`.
+read of it, and of a simulated exchange, here, and import neither it nor
+`fastjax.simulation.Timeline`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,27 @@ from typing import Protocol
 import numpy as np
 
 from fastjax.topology import Topology
+
+LOCAL, BALANCE, SCALE_OUT, REDISTRIBUTE = range(4)
+PHASES = ("local", "balance", "scale-out", "redistribute")
+
+TRANSFER_DTYPE = np.dtype(
+    [
+        ("phase", "i1"),
+        ("stage", "i4"),
+        ("src", "i4"),
+        ("dst", "i4"),
+        ("origin", "i4"),
+        ("target", "i4"),
+        ("first_row", "i8"),
+        ("rows", "i8"),
+    ]
+)
+"""Fields of `Plan.transfers`.
+
+phase is 0 local, 1 balance, 2 scale-out, 3 redistribute; stage is the scale-out stage that a
+balance feeds, a scale-out is part of or a redistribution drains, and -1 for local.
+"""
 
 
 class Schedule(Protocol):
