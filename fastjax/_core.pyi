@@ -126,9 +126,6 @@ class HostPlan:
     def num_stages(self) -> int: ...
 
     @property
-    def num_matchings(self) -> int: ...
-
-    @property
     def chosen(self) -> int:
         """Number of the scheduler, or of that which auto chose."""
 

@@ -53,16 +53,8 @@ class Plan:
         return self._core.num_stages
 
     @property
-    def num_matchings(self) -> int:
-        """Different matchings of servers that the stages were cut from.
-
-        As many as there are stages, for schedulers that do not cut any.
-        """
-        return self._core.num_matchings
-
-    @property
     def matchings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Those matchings: who sends to whom, and how long.
+        """Different matchings of servers that stages were cut from: who sends to whom, how long.
 
         Returns:
           Targets, int16, shape (matchings, servers): the server that each sends to, which may be

@@ -276,7 +276,6 @@ NB_MODULE(_core, m) {
       .def("plan_with", &HostPlan::PlanWith, nb::arg("targets"), nb::arg("weights"),
            "Plans anew, with these matchings, if they cover the traffic.")
       .def_prop_ro("num_stages", [](HostPlan& self) { return self.planner().num_stages(); })
-      .def_prop_ro("num_matchings", [](HostPlan& self) { return self.planner().num_matchings(); })
       .def_prop_ro(
           "chosen", [](HostPlan& self) { return static_cast<int32_t>(self.planner().chosen()); },
           "Number of the scheduler, or of that which auto chose.")

@@ -88,7 +88,7 @@ def test_length_and_start_ups_are_bounded(problem, startup):
     most = worth * 128 / 127 * (a * (n * n + n) + busiest) + (1 + a * 1e-3) * len(weights)
     coarse = busiest / 2**28 * (n * n + 3 * n)
     assert a * len(weights) + float(weights.sum()) <= (most + coarse) * ROUNDING
-    assert len(targets) == plan.num_matchings
+    assert len(targets) == len(weights)
     if startup == 0:
         assert float(weights.sum()) <= busiest * (1 + 1 / 127) + coarse + 1
 

@@ -50,8 +50,7 @@ def test_matchings_cover_the_traffic(problem):
     n, m = plan.topology.servers, plan.topology.devices_per_server
     for made in (plan, plan.transpose()):
         targets, weights = made.matchings
-        assert targets.shape == (made.num_matchings, n)
-        assert weights.shape == (made.num_matchings,)
+        assert targets.shape == (len(weights), n)
         assert (weights > 0).all()
         carried = np.zeros((n, n), np.int64)
         for matching, weight in zip(targets, weights, strict=True):
@@ -68,7 +67,6 @@ def test_schedulers_without_matchings(scheduler):
     for made in (plan, plan.transpose()):
         targets, weights = made.matchings
         assert (targets.shape, weights.shape) == ((0, 3), (0,))
-        assert made.num_matchings == plan.num_stages
 
 
 KINDS = {
@@ -92,7 +90,7 @@ def test_few_matchings_that_are_hardly_longer_than_the_bound(servers, most, make
             rails = -(-server_matrix(matrix, servers, 8) // 8)
             bound = max(rails.sum(axis=0).max(), rails.sum(axis=1).max())
             _, weights = plan.matchings
-            assert plan.num_matchings <= most
+            assert len(weights) <= most
             assert bound <= weights.sum() <= 1.01 * bound
 
 
@@ -104,7 +102,7 @@ def test_explanations_have_the_figures(scheduler):
     assert first.startswith(plan.scheduler)
     assert ("chosen by auto" in first) == (scheduler == "auto")
     assert f"{plan.predicted_time() / plan.lower_bound():.3f} x the lower bound" in second
-    counted = f"{plan.num_stages} stages from {plan.num_matchings} matchings"
+    counted = f"{plan.num_stages} stages from {len(plan.matchings[1])} matchings"
     assert any(counted in line for line in text) == (len(plan.matchings[1]) > 0)
     if scheduler == "auto":
         (taken,) = [line for line in text if line.endswith("<- taken")]

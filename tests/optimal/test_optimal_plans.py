@@ -10,7 +10,8 @@ def cost(plan):
     """Start-ups and length of a plan's matchings, in rows."""
     topology = plan.topology
     startup = topology.scale_out_latency * topology.scale_out_bandwidth / plan.row_bytes
-    return plan.num_matchings * startup + int(plan.matchings[1].sum())
+    _, weights = plan.matchings
+    return len(weights) * startup + int(weights.sum())
 
 
 def generated(servers, skew, seed):
