@@ -17,8 +17,8 @@ using gpu_support::Memory;
 using gpu_support::MoveLine;
 using gpu_support::Random;
 using kernels::ElementKind;
-using kernels::Landing;
 using kernels::Move;
+using kernels::Slice;
 
 namespace {
 
@@ -26,6 +26,7 @@ constexpr int32_t kPeers = 32;
 constexpr double kExponent = 0.8;
 // More runs than this say nothing new, and take long to list.
 constexpr int64_t kMostRuns = 1 << 20;
+constexpr kernels::SumTypes kSummed = {ElementKind::kBF16, ElementKind::kBF16};
 
 std::vector<int64_t> RunsOf(const GpuCase& which, int64_t rows, Random* random) {
   if (which.updates == 0) return std::vector<int64_t>(static_cast<size_t>(rows), 1);
@@ -118,7 +119,7 @@ GpuLists::GpuLists(const Device* device, const GpuCase& which, const GpuArena* a
     if (which.sources == 0) {
       part.moves = std::make_unique<DeviceList<Move>>(device, part.line.moves);
     } else {
-      MakeSums(&part, src);
+      MakeSums(&part, dst, src);
     }
     parts_.push_back(std::move(part));
   }
@@ -129,17 +130,40 @@ size_t GpuLists::SourceOf(size_t first, int64_t run_bytes, int32_t source) const
   return source == 0 ? first : arena_->size - first - static_cast<size_t>(run_bytes);
 }
 
-// Rows are aligned, so that landings lie on the line where moves do.
-void GpuLists::MakeSums(Part* part, const std::byte* src) const {
-  std::vector<Landing> landings;
-  std::vector<const std::byte*> sources;
+// As an exchange sums rows that land on each other: each row is an entry of a slice, and is listed where it lands.
+void GpuLists::MakeSums(Part* part, std::byte* dst, const std::byte* src) const {
+  const int64_t row_bytes = which_.row_bytes;
+  const auto rows = static_cast<size_t>(static_cast<int64_t>(arena_->size) / row_bytes);
+  std::vector<Slice> slices;
+  std::vector<std::vector<int32_t>> of_row(rows);
+  int32_t entries = 0;
   for (const Move& move : part->line.moves) {
-    landings.push_back({move.dst, move.begin, move.bytes, static_cast<int32_t>(sources.size()), which_.sources});
     const auto first = static_cast<size_t>(move.src - src);
-    for (int32_t i = 0; i < which_.sources; ++i) sources.push_back(src + SourceOf(first, move.bytes, i));
+    for (int32_t i = 0; i < which_.sources; ++i) {
+      slices.push_back({entries, move.bytes / row_bytes, src + SourceOf(first, move.bytes, i), nullptr});
+      for (int64_t at = 0; at < move.bytes; at += row_bytes) {
+        of_row[static_cast<size_t>((move.dst - dst + at) / row_bytes)].push_back(entries++);
+      }
+    }
   }
-  part->landings = std::make_unique<DeviceList<Landing>>(device_, landings);
-  part->sources = std::make_unique<DeviceList<const std::byte*>>(device_, sources);
+  std::vector<int32_t> starts = {0};
+  std::vector<int32_t> listed;
+  for (const std::vector<int32_t>& own : of_row) {
+    listed.insert(listed.end(), own.begin(), own.end());
+    starts.push_back(static_cast<int32_t>(listed.size()));
+  }
+  part->slices = std::make_unique<DeviceList<Slice>>(device_, slices);
+  part->starts = std::make_unique<DeviceList<int32_t>>(device_, starts);
+  part->entries = std::make_unique<DeviceList<int32_t>>(device_, listed);
+  part->sum.result = dst;
+  part->sum.rows = static_cast<int64_t>(rows);
+  part->sum.elements = row_bytes / 2;
+  part->sum.starts = part->starts->data();
+  part->sum.entries = part->entries->data();
+  part->sum.num_entries = entries;
+  part->sum.slices = part->slices->data();
+  part->sum.num_slices = static_cast<int64_t>(slices.size());
+  part->sum.aligned = kernels::IsAligned(part->sum, slices.data(), kSummed);
 }
 
 void GpuLists::Launch(int repetition) const {
@@ -149,8 +173,7 @@ void GpuLists::Launch(int repetition) const {
   const kernels::Driver& driver = device_->driver();
   const int code = which_.sources == 0
                        ? driver.MoveRows(part.moves->data(), count, part.line.end, blocks, device_->stream())
-                       : driver.SumRows(ElementKind::kBF16, part.landings->data(), part.sources->data(), count,
-                                        part.line.end, blocks, device_->stream());
+                       : driver.SumIndexed(kSummed, &part.sum, blocks, device_->stream());
   device_->Must(code, "launch a kernel");
 }
 
@@ -176,8 +199,7 @@ bool GpuLists::IsRight(const Move& move, std::vector<std::byte>* wanted) const {
     rows.push_back({arena_->rows.data() + SourceOf(first, move.bytes, i), nullptr});
   }
   wanted->resize(bytes);
-  kernels::AddUp(wanted->data(), bytes / kernels::ElementBytes(ElementKind::kBF16),
-                 {ElementKind::kBF16, ElementKind::kBF16}, rows.data(), rows.size());
+  kernels::AddUp(wanted->data(), bytes / kernels::ElementBytes(kSummed.element), kSummed, rows.data(), rows.size());
   return std::memcmp(found, wanted->data(), bytes) == 0;
 }
 

@@ -61,11 +61,13 @@ class GpuLists {
   struct Part {
     gpu_support::MoveLine line;
     std::unique_ptr<gpu_support::DeviceList<kernels::Move>> moves;
-    std::unique_ptr<gpu_support::DeviceList<kernels::Landing>> landings;
-    std::unique_ptr<gpu_support::DeviceList<const std::byte*>> sources;
+    std::unique_ptr<gpu_support::DeviceList<kernels::Slice>> slices;
+    std::unique_ptr<gpu_support::DeviceList<int32_t>> starts;
+    std::unique_ptr<gpu_support::DeviceList<int32_t>> entries;
+    kernels::IndexedSum sum{};
   };
 
-  void MakeSums(Part* part, const std::byte* src) const;
+  void MakeSums(Part* part, std::byte* dst, const std::byte* src) const;
   bool IsRight(const kernels::Move& move, std::vector<std::byte>* wanted) const;
   // Offset in src of what is added up, of a run whose moves would begin at `first`.
   size_t SourceOf(size_t first, int64_t run_bytes, int32_t source) const;

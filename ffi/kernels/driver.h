@@ -57,13 +57,11 @@ struct Driver {
   // Loads all kernels below for the current device. A kernel that is loaded by its first launch may wait for the device
   // to be idle: for a message or a collective whose peers wait for what is behind that launch, for ever.
   int (*LoadKernels)();
-  // The kernels of moves.h; lists are in device memory, `end` is that of their line, and `blocks` the size of the grid.
+  // The kernel of moves.h; lists are in device memory, `end` is that of their line, and `blocks` the size of the grid.
   int (*MoveRows)(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream);
   // Does the same with a list in any memory of the host, of at most kFewMoves: the launch takes it along, and the
   // caller may reuse its list when the call returns. Nothing is copied to the device beforehand.
   int (*MoveFew)(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream);
-  int (*SumRows)(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count, int64_t end,
-                 int32_t blocks, Stream stream);
   // The kernel of gathers.h, likewise.
   int (*GatherRows)(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, int32_t blocks,
                     Stream stream);
@@ -75,7 +73,7 @@ struct Driver {
 
 constexpr int kNoDevice = -1;
 
-constexpr int32_t kDriverVersion = 6;
+constexpr int32_t kDriverVersion = 7;
 constexpr const char* kDriverSymbol = "fastjax_gpu_driver";
 
 }  // namespace fastjax::kernels

@@ -107,17 +107,6 @@ struct MoveFewBody {
 };
 static_assert(sizeof(MoveFewBody) + 256 <= 4096, "kernels have 4 KiB of parameters, of which HIP takes 256 bytes");
 
-template <typename Element>
-struct SumBody {
-  const Landing* landings;
-  const std::byte* const* sources;
-  int64_t count;
-  int64_t end;
-  FASTJAX_DEVICE void operator()(const Worker& worker) const {
-    SumRows<Element>(worker, landings, sources, count, end);
-  }
-};
-
 struct GatherBody {
   const Gather* gathers;
   int64_t count;
@@ -138,9 +127,9 @@ struct FetchBody {
 };
 
 int LoadKernels() {
-  return LoadAll<MoveBody, MoveFewBody, SumBody<F16>, SumBody<BF16>, SumBody<F32>, SumBody<F64>, GatherBody,
-                 IndexedSumBody<F16, F16>, IndexedSumBody<F16, F32>, IndexedSumBody<BF16, BF16>,
-                 IndexedSumBody<BF16, F32>, IndexedSumBody<F32, F32>, IndexedSumBody<F64, F64>, FetchBody>();
+  return LoadAll<MoveBody, MoveFewBody, GatherBody, IndexedSumBody<F16, F16>, IndexedSumBody<F16, F32>,
+                 IndexedSumBody<BF16, BF16>, IndexedSumBody<BF16, F32>, IndexedSumBody<F32, F32>,
+                 IndexedSumBody<F64, F64>, FetchBody>();
 }
 
 int LaunchMoveRows(const Move* moves, int64_t count, int64_t end, int32_t blocks, Stream stream) {
@@ -154,16 +143,6 @@ int LaunchMoveFew(const Move* moves, int64_t count, int64_t end, int32_t blocks,
   MoveFewBody body{count, end, {}};
   std::copy(moves, moves + count, body.moves);
   return Code(Launch<kBlockThreads>(blocks, ToStream(stream), body));
-}
-
-int LaunchSumRows(ElementKind kind, const Landing* landings, const std::byte* const* sources, int64_t count,
-                  int64_t end, int32_t blocks, Stream stream) {
-  VendorError error = FASTJAX_VENDOR(ErrorInvalidValue);
-  VisitSum({kind, kind}, [&](auto element, auto /*sum*/) {
-    const SumBody<decltype(element)> body{landings, sources, count, end};
-    error = end == 0 ? FASTJAX_VENDOR(Success) : Launch<kBlockThreads>(blocks, ToStream(stream), body);
-  });
-  return Code(error);
 }
 
 int LaunchGatherRows(const Gather* gathers, int64_t count, int64_t end, int64_t row_bytes, int32_t blocks,
@@ -213,7 +192,6 @@ constexpr Driver kDriver = {kDriverVersion,
                             LoadKernels,
                             LaunchMoveRows,
                             LaunchMoveFew,
-                            LaunchSumRows,
                             LaunchGatherRows,
                             LaunchSumIndexed,
                             LaunchFetch};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/elements.h"
 #include "kernels/moves.h"
 #include "kernels/sum.h"
 

@@ -1,5 +1,5 @@
-// The arithmetic of the row kernels: copying rows that lie in many runs, and adding up rows that land on each other.
-// The same source runs on GPUs and, for tests, on the host.
+// The arithmetic of the row kernels: copying rows that lie in many runs. The same source runs on GPUs and, for tests,
+// on the host.
 //
 // Work is split by bytes, never by run: a run of any length costs what its bytes cost, and one without bytes is not
 // listed. For that all runs lie end to end on a line, which is cut into tiles.
@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/elements.h"
 #include "kernels/worker.h"
 
 namespace fastjax::kernels {
@@ -21,16 +20,6 @@ struct Move {
   const std::byte* src;
   int64_t begin;
   int64_t bytes;
-};
-
-// Bytes at dst that become the sum of what lies at several sources, in their order, in the element's type. On the line
-// like a Move, but with begin a multiple of kAlignment.
-struct Landing {
-  std::byte* dst;
-  int64_t begin;
-  int64_t bytes;
-  int32_t first_source;
-  int32_t sources;
 };
 
 constexpr int64_t kAlignment = 16;
@@ -171,126 +160,6 @@ FASTJAX_DEVICE inline void MoveRows(const Worker& worker, const Move* moves, int
   ForEachPart(worker, moves, count, end, [](const Worker& group, const Move& move, int64_t first, int64_t bytes) {
     CopyPart(group, move.dst + first, move.src + first, bytes);
   });
-}
-
-// Sums element by element, each rounded.
-template <typename Element, typename Word>
-FASTJAX_DEVICE inline Word AddWords(const Word& a, const Word& b) {
-  using Stored = typename Element::Stored;
-  constexpr size_t kBytes = sizeof(Stored);
-  constexpr size_t kElements = sizeof(Word) / kBytes;
-  Stored sums[kElements];
-  Stored values[kElements];
-  __builtin_memcpy(sums, &a, sizeof(a));
-  __builtin_memcpy(values, &b, sizeof(b));
-  FASTJAX_UNROLL
-  for (size_t i = 0; i < kElements; ++i) sums[i] = Element::Sum(sums[i], values[i]);
-  Word word;
-  __builtin_memcpy(&word, sums, sizeof(word));
-  return word;
-}
-
-// So many sums of words, or of elements, a thread holds: with more, its registers do not last.
-constexpr int32_t kSumWords = 2;
-
-// Threads side by side store the sums of `words` words: store(i, sum), where source s adds whole(s, load(s, i)). A
-// thread holds kHeld sums, so many loads of one source are in flight together, and meanwhile the next one's pointer.
-template <typename Element, typename Word, int32_t kHeld, typename Load, typename Whole, typename Store>
-FASTJAX_DEVICE inline void SumWords(const Worker& group, const std::byte* const* sources, int32_t count, int32_t words,
-                                    Load load, Whole whole, Store store) {
-  const int32_t step = group.threads;
-  for (int32_t i = group.thread; i < words; i += kHeld * step) {
-    Word sums[kHeld] = {};
-    const std::byte* next = count > 0 ? sources[0] : nullptr;
-    for (int32_t s = 0; s < count; ++s) {
-      const std::byte* const source = next;
-      if (s + 1 < count) next = sources[s + 1];
-      decltype(load(source, i)) held[kHeld] = {};
-      for (int32_t k = 0; k < kHeld; ++k) {
-        if (i + k * step < words) held[k] = load(source, i + k * step);
-      }
-      FASTJAX_UNROLL
-      for (int32_t k = 0; k < kHeld; ++k) sums[k] = AddWords<Element>(sums[k], whole(source, held[k]));
-    }
-    for (int32_t k = 0; k < kHeld; ++k) {
-      if (i + k * step < words) store(i + k * step, sums[k]);
-    }
-  }
-}
-
-// Whether all sources lie to 16 bytes as `at` does.
-FASTJAX_DEVICE inline bool AreAlike(const std::byte* at, const std::byte* const* sources, int32_t count) {
-  uintptr_t any = 0;
-  for (int32_t s = 0; s < count; ++s) any |= reinterpret_cast<uintptr_t>(sources[s]) - reinterpret_cast<uintptr_t>(at);
-  return any % kAlignment == 0;
-}
-
-// Computes the sums of the `bytes` bytes that begin `first` bytes into a landing. As with copies, words are aligned at
-// their destination, and joined where they are not at a source; what is left at either end goes element by element, and
-// so does all where elements themselves are not aligned.
-template <typename Element>
-FASTJAX_DEVICE inline void SumPart(const Worker& group, const Landing& landing, const std::byte* const* sources,
-                                   int64_t first, int64_t bytes) {
-  using Stored = typename Element::Stored;
-  constexpr auto kBytes = static_cast<int64_t>(sizeof(Stored));
-  const int32_t count = landing.sources;
-  const bool alike = AreAlike(landing.dst, sources, count);
-  auto head = static_cast<int64_t>((0 - reinterpret_cast<uintptr_t>(landing.dst + first)) % kAlignment);
-  int64_t last = first + bytes;
-  if (!alike) {  // words that are loaded begin and end in the source
-    if (first + head < kAlignment) head += kAlignment;
-    if (last > landing.bytes - kAlignment) last = landing.bytes - kAlignment;
-  }
-  int64_t words = (last - first - head) / kAlignment;
-  if (words < 0 || head % kBytes != 0) words = 0;
-  const auto edges = static_cast<int32_t>((bytes - words * kAlignment) / kBytes);
-  if (edges > 0) {
-    const auto at = [=](int32_t i) {
-      const int64_t offset = i * kBytes;
-      return first + (offset < head ? offset : offset + words * kAlignment);
-    };
-    SumWords<Element, Stored, kSumWords>(
-        group, sources, count, edges,
-        [=](const std::byte* source, int32_t i) {
-          Stored value;
-          __builtin_memcpy(&value, source + at(i), sizeof(value));
-          return value;
-        },
-        [](const std::byte* /*source*/, const Stored& value) { return value; },
-        [=](int32_t i, const Stored& sum) { __builtin_memcpy(landing.dst + at(i), &sum, sizeof(sum)); });
-  }
-  const int64_t from = first + head;
-  auto* const to = reinterpret_cast<Word16*>(landing.dst + from);
-  const auto store = [=](int32_t i, const Word16& sum) { StoreOnce(to + i, sum); };
-  if (alike) {
-    SumWords<Element, Word16, kSumWords>(
-        group, sources, count, static_cast<int32_t>(words),
-        [=](const std::byte* source, int32_t i) {
-          return LoadOnce(reinterpret_cast<const Word16*>(source + from) + i);
-        },
-        [](const std::byte* /*source*/, const Word16& word) { return word; }, store);
-  } else {
-    const auto skip = [=](const std::byte* source) {
-      return static_cast<int32_t>(reinterpret_cast<uintptr_t>(source + from) % kAlignment);
-    };
-    SumWords<Element, Word16, kSumWords>(
-        group, sources, count, static_cast<int32_t>(words),
-        [=](const std::byte* source, int32_t i) {
-          const auto* const at = reinterpret_cast<const Word16*>(source + from - skip(source)) + i;
-          return Neighbours{at[0], at[1]};
-        },
-        [=](const std::byte* source, const Neighbours& words) { return Joined(words, skip(source)); }, store);
-  }
-}
-
-// Adds up as kernels::AddUp does, one source after the other: the same bits.
-template <typename Element>
-FASTJAX_DEVICE inline void SumRows(const Worker& worker, const Landing* landings, const std::byte* const* sources,
-                                   int64_t count, int64_t end) {
-  ForEachPart(worker, landings, count, end,
-              [=](const Worker& group, const Landing& landing, int64_t first, int64_t bytes) {
-                SumPart<Element>(group, landing, sources + landing.first_source, first, bytes);
-              });
 }
 
 }  // namespace fastjax::kernels

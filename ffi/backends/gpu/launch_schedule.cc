@@ -65,8 +65,7 @@ Status LaunchSchedule::Lower() {
   }
   pipeline_steps_ = static_cast<int32_t>(lowering_.plan_pipeline_steps());
   if (Status status = Arrange(); !status.ok()) return status;
-  if (sums()) AddAllSums();
-  return Status::Ok();
+  return sums() ? AddAllSums() : Status::Ok();
 }
 
 // From steps to messages and moves, in four passes. Messages are measured first, since how many places a message lies

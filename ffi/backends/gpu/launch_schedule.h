@@ -49,21 +49,21 @@ struct CallStep {
   MoveList unpack;
 };
 
-// Sums to be made after the last pipeline step: of rows that land on each other, or by indices.
+// Sums to be made after the last pipeline step, by lists of what lands on each row: those of the devices, or of the
+// host, which knows them where no indices name rows.
 struct SumList {
-  // One rank's result. Its slices are those of the list from `first_slice` on.
-  struct Indexed {
+  // One rank's result. What is its own in the lists below begins there.
+  struct Result {
     kernels::IndexedSum sum;
     size_t first_slice;
+    size_t first_start;
+    size_t first_entry;
   };
 
-  std::vector<kernels::Landing> landings;
-  std::vector<const std::byte*> sources;
-  int64_t end = 0;
-  std::vector<Indexed> indexed;
+  std::vector<Result> results;
   std::vector<kernels::Slice> slices;
-
-  bool empty() const { return landings.empty() && slices.empty(); }
+  std::vector<int32_t> starts;  // of the host, as are these
+  std::vector<int32_t> entries;
 };
 
 // Reused from exchange to exchange without allocating once it has seen the largest.
@@ -165,10 +165,10 @@ class LaunchSchedule {
   const ExchangeArgs& ArgsOf(int32_t rank) const {
     return (*args_)[static_cast<size_t>(site_->position_at[static_cast<size_t>(rank)])];
   }
-  void AddAllSums();
-  void AddSums(int32_t target);
-  void AddIndexedSum(int32_t target);
-  kernels::Slice SliceOf(int32_t target, int32_t origin, const Run& run, int64_t done) const;
+  Status AddAllSums();
+  Status AddSum(int32_t target);
+  void ListEntries(int32_t target, SumList* list);
+  kernels::Summand FirstOf(int32_t target, int32_t origin, const Run& run, int64_t done) const;
 
   const CallSite* site_ = nullptr;
   const std::vector<ExchangeArgs>* args_ = nullptr;
@@ -197,6 +197,7 @@ class LaunchSchedule {
   std::vector<int64_t> first_message_;   // by pipeline step
   std::vector<SumList> sum_;             // by call
   std::vector<ReturnedSlice> returned_;  // to one target
+  std::vector<int32_t> next_;            // by row of it: where its next entry goes
 };
 
 }  // namespace fastjax::gpu

@@ -109,10 +109,10 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   static const std::vector<kernels::Move> kNoMoves;
   static const SumList kNoSums;
   const SumList& sums = schedule.sums() ? schedule.sum(call) : kNoSums;
-  const bool few = sums.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
+  const bool few = sums.results.empty() && LongestList(schedule, call) <= kernels::kFewMoves;
   const auto& moves = few ? kNoMoves : schedule.moves(call);
   const auto& gathers = schedule.gathers(call);
-  const size_t bytes = Bytes(moves, gathers, sums.landings, sums.sources, sums.slices);
+  const size_t bytes = Bytes(moves, gathers, sums.slices, sums.starts, sums.entries);
   if (bytes == 0) return Status::Ok();
   CallResources& own = calls_[static_cast<size_t>(call)];
   const int32_t device = own.caller->device;
@@ -125,9 +125,9 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   Copies copies = {own.pinned.data, there};
   own.moves = copies.Append(moves);
   own.gathers = copies.Append(gathers);
-  own.landings = copies.Append(sums.landings);
-  own.sources = copies.Append(sums.sources);
   own.slices = copies.Append(sums.slices);
+  own.starts = copies.Append(sums.starts);
+  own.entries = copies.Append(sums.entries);
   return gpu_->Check(gpu_->driver().Copy(there, own.pinned.data, bytes, own.caller->stream), device, "copy its lists");
 }
 
@@ -214,24 +214,15 @@ Status Launcher::Gather(const LaunchSchedule& schedule, int32_t call, const Move
 }
 
 Status Launcher::Sum(const LaunchSchedule& schedule, int32_t call) {
-  const SumList& sums = schedule.sum(call);
-  if (!sums.indexed.empty()) return SumIndexed(schedule, call);
-  if (sums.landings.empty()) return Status::Ok();
-  for (const kernels::Landing& landing : sums.landings) tally_.summed += landing.bytes;
-  const CallResources& own = calls_[static_cast<size_t>(call)];
-  return Start(own, [&] {
-    return gpu_->driver().SumRows(schedule.types().element, own.landings, own.sources,
-                                  static_cast<int64_t>(sums.landings.size()), sums.end, BlocksFor(own, sums.end),
-                                  own.caller->stream);
-  });
-}
-
-Status Launcher::SumIndexed(const LaunchSchedule& schedule, int32_t call) {
   const CallResources& own = calls_[static_cast<size_t>(call)];
   const auto sum_bytes = static_cast<int64_t>(kernels::ElementBytes(schedule.types().sum));
-  for (const SumList::Indexed& indexed : schedule.sum(call).indexed) {
-    kernels::IndexedSum sum = indexed.sum;
-    sum.slices = own.slices + indexed.first_slice;
+  for (const SumList::Result& result : schedule.sum(call).results) {
+    kernels::IndexedSum sum = result.sum;
+    sum.slices = own.slices + result.first_slice;
+    if (own.starts != nullptr) {
+      sum.starts = own.starts + result.first_start;
+      sum.entries = own.entries + result.first_entry;
+    }
     const int64_t bytes = sum.rows * sum.elements * sum_bytes;
     tally_.summed += bytes;
     const Status status = Start(own, [&] {

@@ -29,10 +29,10 @@ class Launcher {
     int32_t blocks;
     Kept pinned;                 // its lists, on the host
     const kernels::Move* moves;  // and on the device; null: launches take them along
-    const kernels::Landing* landings;
-    const std::byte* const* sources;
     const kernels::Gather* gathers;
     const kernels::Slice* slices;
+    const int32_t* starts;  // null: sums have lists of the device's
+    const int32_t* entries;
   };
 
   Status Put(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
@@ -44,7 +44,6 @@ class Launcher {
   Status Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream);
   Status Gather(const LaunchSchedule& schedule, int32_t call, const MoveList& list);
   Status Sum(const LaunchSchedule& schedule, int32_t call);
-  Status SumIndexed(const LaunchSchedule& schedule, int32_t call);
   Status Join();
   Status Follow(const CallResources& call, kernels::Stream first, kernels::Stream then);
   Status Record(const CallResources& call, kernels::Stream stream, DeviceScope* scope);

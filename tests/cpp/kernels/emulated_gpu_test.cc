@@ -22,7 +22,6 @@ namespace {
 
 using kernels::Driver;
 using kernels::Event;
-using kernels::Landing;
 using kernels::Move;
 using kernels::Stream;
 
@@ -324,11 +323,9 @@ std::vector<int> LaunchAll(int32_t blocks, Stream stream) {
   using kernels::ElementKind;
   static const std::byte src[8] = {std::byte{5}};
   static std::byte dst[8];
-  static const std::byte* const source = src;
   static const int32_t zeros[2] = {};
   static const kernels::Slice slice = {};
   static const Move move = {dst, src, kernels::NextBegin(0, dst), 1};
-  static const Landing landing = {dst, 0, 8, 0, 1};
   static const kernels::Gather gather = {dst, src, zeros, 1, 0, 8};
   const kernels::IndexedSum sum = {dst, 1, 1, zeros, nullptr, 0, &slice, 1, false};  // of nothing
   const kernels::FetchList list = {1, {}};
@@ -339,7 +336,6 @@ std::vector<int> LaunchAll(int32_t blocks, Stream stream) {
                            Gpu().SumIndexed({ElementKind::kF16, ElementKind::kF32}, &sum, blocks, stream),
                            Gpu().SumIndexed({ElementKind::kBF16, ElementKind::kF32}, &sum, blocks, stream)};
   for (const auto kind : {ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32, ElementKind::kF64}) {
-    said.push_back(Gpu().SumRows(kind, &landing, &source, 1, 8, blocks, stream));
     said.push_back(Gpu().SumIndexed({kind, kind}, &sum, blocks, stream));
   }
   return said;
@@ -354,10 +350,10 @@ TEST(LazyLoads) {
       const Streams streams(1);
       const int64_t before = kernels::emulatedLazyLoads();
       const std::vector<int> said = LaunchAll(1, streams[0]);
-      CHECK(said == std::vector<int>(14, 0));
+      CHECK(said == std::vector<int>(10, 0));
       CHECK(LaunchAll(1, streams[0]) == said);
       CHECK_OK(Gpu().SynchronizeStream(streams[0]));
-      CHECK_EQ(kernels::emulatedLazyLoads() - before, loaded ? 0 : 14);
+      CHECK_EQ(kernels::emulatedLazyLoads() - before, loaded ? 0 : 10);
     }
   }
   CHECK_OK(Gpu().SetDevice(0));
@@ -366,7 +362,7 @@ TEST(LazyLoads) {
 TEST(BadLaunches) {
   const Streams streams(1);
   for (const int32_t blocks : {0, -1}) {
-    CHECK(LaunchAll(blocks, streams[0]) == std::vector<int>(14, kernels::emulatedErrorInvalidConfiguration));
+    CHECK(LaunchAll(blocks, streams[0]) == std::vector<int>(10, kernels::emulatedErrorInvalidConfiguration));
   }
   const std::vector<Move> many(kernels::kFewMoves + 1);
   CHECK_EQ(Gpu().MoveFew(many.data(), kernels::kFewMoves + 1, 16, 1, streams[0]), kernels::emulatedErrorInvalidValue);

@@ -21,7 +21,6 @@
 #include "support/check.h"
 #include "support/gpu_driver/device.h"
 #include "support/gpu_driver/lists.h"
-#include "support/sums.h"
 
 namespace fastjax::test {
 namespace {
@@ -34,7 +33,6 @@ using gpu_support::MoveLine;
 using gpu_support::Random;
 using gpu_support::RandomBytes;
 using kernels::ElementKind;
-using kernels::Landing;
 
 // How much of everything.
 struct Scale {
@@ -75,11 +73,11 @@ struct Places {
   int64_t room = 0;
 };
 
-Places RandomPlaces(const Scale& scale, int64_t count, int64_t element, Random* random) {
+Places RandomPlaces(const Scale& scale, int64_t count, Random* random) {
   Places places;
   for (int64_t i = 0; i < count; ++i) {
     places.room += Below(random, 2) == 0 ? 0 : Below(random, 40);
-    const int64_t bytes = (RandomLength(scale, random) + element - 1) / element * element;
+    const int64_t bytes = RandomLength(scale, random);
     places.at.push_back(places.room);
     places.bytes.push_back(bytes);
     places.room += bytes;
@@ -90,7 +88,7 @@ Places RandomPlaces(const Scale& scale, int64_t count, int64_t element, Random* 
 
 void CheckMoves(const Device& device, const Scale& scale, Random* random) {
   const int64_t count = 1 + Below(random, 200);
-  const Places places = RandomPlaces(scale, count, 1, random);
+  const Places places = RandomPlaces(scale, count, random);
   const std::vector<std::byte> before = RandomBytes(static_cast<size_t>(places.room), random);
   const std::vector<std::byte> from = RandomBytes(static_cast<size_t>(scale.longest) + 8192 * 4, random);
   const Memory dst(&device, before.size());
@@ -121,100 +119,17 @@ void CheckMoves(const Device& device, const Scale& scale, Random* random) {
   CHECK_EQ(FirstDifference(src.Read(), from), -1);
 }
 
-// Equal but for NaNs, whose sign and payload are the processor's: those are made alike.
-template <typename Bits>
-void UnifyNaNs(std::vector<std::byte>* memory, int64_t at, int64_t bytes, Bits infinity) {
-  constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
-  const auto nan = static_cast<Bits>(~kSign);
-  for (int64_t i = at; i < at + bytes; i += static_cast<int64_t>(sizeof(Bits))) {
-    Bits bits;
-    std::memcpy(&bits, memory->data() + i, sizeof(Bits));
-    if (static_cast<Bits>(bits & nan) > infinity) std::memcpy(memory->data() + i, &nan, sizeof(Bits));
-  }
-}
-
-void UnifyNaNs(ElementKind kind, std::vector<std::byte>* memory, int64_t at, int64_t bytes) {
-  switch (kind) {
-    case ElementKind::kF16:
-      return UnifyNaNs<uint16_t>(memory, at, bytes, 0x7C00);
-    case ElementKind::kBF16:
-      return UnifyNaNs<uint16_t>(memory, at, bytes, 0x7F80);
-    case ElementKind::kF32:
-      return UnifyNaNs<uint32_t>(memory, at, bytes, 0x7F800000U);
-    case ElementKind::kF64:
-      return UnifyNaNs<uint64_t>(memory, at, bytes, uint64_t{0x7FF0000000000000});
-    case ElementKind::kOpaque:
-      return;
-  }
-}
-
-// Landings and what they are the sums of.
-struct Sums {
-  std::vector<Landing> landings;
-  std::vector<const std::byte*> sources;
-  int64_t end = 0;
-};
-
-void CheckSums(const Device& device, const Scale& scale, ElementKind kind, Random* random) {
-  const auto element = static_cast<int64_t>(kernels::ElementBytes(kind));
-  const int64_t count = 1 + Below(random, 60);
-  const Places places = RandomPlaces(scale, count, element, random);
-  const std::vector<std::byte> before = RandomBytes(static_cast<size_t>(places.room), random);
-  const std::vector<std::byte> from = RandomBytes(static_cast<size_t>(scale.longest) + 8192 * 4, random);
-  const Memory dst(&device, before.size());
-  const Memory src(&device, from.size());
-  dst.Fill(before);
-  src.Fill(from);
-  Sums sums;
-  std::vector<std::byte> expected = before;
-  for (size_t i = 0; i < places.at.size(); ++i) {
-    const int64_t bytes = places.bytes[i];
-    const auto sources = static_cast<int32_t>(Below(random, 6));
-    sums.end = (sums.end + kernels::kAlignment - 1) / kernels::kAlignment * kernels::kAlignment;
-    sums.landings.push_back(
-        {dst.data() + places.at[i], sums.end, bytes, static_cast<int32_t>(sums.sources.size()), sources});
-    sums.end += bytes;
-    std::byte* const to = expected.data() + places.at[i];
-    std::memset(to, 0, static_cast<size_t>(bytes));
-    for (int32_t s = 0; s < sources; ++s) {
-      const int64_t start = Below(random, static_cast<int64_t>(from.size()) - bytes + 1);
-      sums.sources.push_back(src.data() + start);
-      AddTo(to, from.data() + start, static_cast<size_t>(bytes), kind);
-    }
-  }
-  const DeviceList landings(&device, sums.landings);
-  const DeviceList sources(&device, sums.sources);
-  const int32_t blocks = RandomBlocks(device, sums.end, random);
-  const Context context("kind " + std::to_string(static_cast<int>(kind)) + ", " + std::to_string(count) +
-                        " landings, " + std::to_string(blocks) + " blocks");
-  device.Must(device.driver().SumRows(kind, landings.data(), sources.data(), static_cast<int64_t>(sums.landings.size()),
-                                      sums.end, blocks, device.stream()),
-              "sum rows");
-  device.Wait();
-  std::vector<std::byte> found = dst.Read();
-  for (size_t i = 0; i < places.at.size(); ++i) {
-    UnifyNaNs(kind, &found, places.at[i], places.bytes[i]);
-    UnifyNaNs(kind, &expected, places.at[i], places.bytes[i]);
-  }
-  CHECK_EQ(FirstDifference(found, expected), -1);
-  CHECK_EQ(FirstDifference(src.Read(), from), -1);
-}
-
 void TestKernels(const Device& device, const Scale& scale) {
   Random random(1);
   for (int trial = 0; trial < scale.trials; ++trial) {
     const Context context("trial " + std::to_string(trial));
     CheckMoves(device, scale, &random);
-    for (const ElementKind kind : {ElementKind::kF16, ElementKind::kBF16, ElementKind::kF32, ElementKind::kF64}) {
-      CheckSums(device, scale, kind, &random);
-    }
   }
 }
 
 void TestEmptyLists(const Device& device) {
   CHECK_EQ(device.driver().MoveRows(nullptr, 0, 0, 1, device.stream()), 0);
   CHECK_EQ(device.driver().MoveFew(nullptr, 0, 0, 1, device.stream()), 0);
-  CHECK_EQ(device.driver().SumRows(ElementKind::kF32, nullptr, nullptr, 0, 0, 1, device.stream()), 0);
   CHECK_EQ(device.driver().GatherRows(nullptr, 0, 0, 16, 1, device.stream()), 0);
   const kernels::IndexedSum nothing = {};
   CHECK_EQ(device.driver().SumIndexed({ElementKind::kF32, ElementKind::kF32}, &nothing, 1, device.stream()), 0);
@@ -354,7 +269,6 @@ void TestErrors(const Device& device) {
   const int no_device = driver.SetDevice(1'000'000);
   CHECK_NE(no_device, 0);
   CHECK(std::strlen(driver.ErrorText(no_device)) > 0);
-  CHECK_NE(driver.SumRows(ElementKind::kOpaque, nullptr, nullptr, 1, 16, 1, device.stream()), 0);
   const kernels::IndexedSum nothing = {};
   for (const kernels::SumTypes types : {kernels::SumTypes{ElementKind::kOpaque, ElementKind::kF32},
                                         {ElementKind::kF16, ElementKind::kBF16},

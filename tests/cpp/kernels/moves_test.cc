@@ -1,4 +1,4 @@
-// The arithmetic of the GPU's row kernels, on the host: every byte of every run is moved or summed once, whatever the
+// The arithmetic of the GPU's row kernels, on the host: every byte of every run is moved once, whatever the
 // alignments, and nothing beside it is touched; the work is split by bytes.
 #include "kernels/moves.h"
 
@@ -10,19 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/copy.h"
 #include "support/check.h"
 #include "support/random.h"
-#include "support/sums.h"
 
 namespace fastjax::test {
 namespace {
 
-using kernels::ElementKind;
 using kernels::kAlignment;
 using kernels::kSmallTileBytes;
 using kernels::kTileBytes;
-using kernels::Landing;
 using kernels::Move;
 using kernels::Worker;
 
@@ -220,48 +216,6 @@ TEST(Split) {
     }
     CheckSplit(runs, grid);
   }
-}
-
-// One landing of two sources, of all alignments to each other and to it. They end where their memory does, so that the
-// address sanitizer sees what reads too far.
-template <typename Element, typename Bits>
-void CheckSumAlignments(ElementKind kind) {
-  constexpr auto kBytes = static_cast<int64_t>(sizeof(Bits));
-  Random random(8);
-  for (const int64_t length : {8, 16, 24, 40, 48, 64, 200, 1024, 2048 + 8, 8192 - 16, 3 * 8192 + 40}) {
-    const Grid grid = {1 + Below(&random, 3), Below(&random, 2) == 0 ? 32 : 64};
-    for (int64_t pair = 0; pair < kAlignment * kAlignment; ++pair) {
-      const int64_t phases[] = {pair % kAlignment, pair / kAlignment};
-      const int64_t to = pair % 3 == 0 ? Below(&random, kAlignment) : Below(&random, kAlignment / kBytes) * kBytes;
-      const Context context(std::to_string(length) + " bytes at " + std::to_string(to) + ", from " +
-                            std::to_string(phases[0]) + " and " + std::to_string(phases[1]));
-      std::vector<std::byte> memory[2];
-      std::vector<const std::byte*> sources;
-      for (size_t i = 0; i < 2; ++i) {
-        memory[i].resize(static_cast<size_t>(phases[i] + length));
-        sources.push_back(memory[i].data() + phases[i]);
-        for (int64_t at = 0; at < length; at += kBytes) {
-          const auto small = static_cast<Bits>(random() & ~(Bits{3} << (8 * kBytes - 3)));  // no sum is a NaN
-          std::memcpy(memory[i].data() + phases[i] + at, &small, sizeof(small));
-        }
-      }
-      AlignedMemory dst(length + 2 * kAlignment, &random);
-      std::vector<std::byte> expected = dst.all();
-      const Landing landing = {dst.data() + to, 0, length, 0, 2};
-      std::byte* const sum = expected.data() + dst.Offset(landing.dst);
-      std::fill_n(sum, length, std::byte{0});
-      for (const std::byte* source : sources) AddTo(sum, source, static_cast<size_t>(length), kind);
-      RunGrid(grid.warps, grid.threads,
-              [&](const Worker& worker) { kernels::SumRows<Element>(worker, &landing, sources.data(), 1, length); });
-      CHECK(dst.all() == expected);
-    }
-  }
-}
-
-TEST(SumAlignments) {
-  CheckSumAlignments<kernels::BF16, uint16_t>(ElementKind::kBF16);
-  CheckSumAlignments<kernels::F32, uint32_t>(ElementKind::kF32);
-  CheckSumAlignments<kernels::F64, uint64_t>(ElementKind::kF64);
 }
 
 }  // namespace

@@ -92,7 +92,6 @@ FaultyDriver::FaultyDriver() : driver_(*fastjax_gpu_driver()) {
   driver_.LoadKernels = Faulty<&Driver::LoadKernels>::Call;
   driver_.MoveRows = Faulty<&Driver::MoveRows>::Call;
   driver_.MoveFew = Faulty<&Driver::MoveFew>::Call;
-  driver_.SumRows = Faulty<&Driver::SumRows>::Call;
   driver_.GatherRows = Faulty<&Driver::GatherRows>::Call;
   driver_.SumIndexed = Faulty<&Driver::SumIndexed>::Call;
   driver_.Fetch = Faulty<&Driver::Fetch>::Call;
