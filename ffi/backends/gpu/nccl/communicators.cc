@@ -9,17 +9,21 @@ namespace fastjax::gpu::nccl {
 namespace {
 
 constexpr std::chrono::seconds kLongestClose{5};
+// NCCL should need less to put a group on its streams than the shortest sleep takes, which is 100 us: 50 that are asked
+// for, and 50 by which Linux may be late. So a thread that waits for it only yields at first. What takes longer, such
+// as making a communicator, takes milliseconds: then it sleeps, for others to have the core.
+constexpr std::chrono::microseconds kYields{300};
+constexpr std::chrono::microseconds kSleep{50};
 constexpr const char* kMake = "make a communicator";
 constexpr const char* kMove = "move messages";
 
 }  // namespace
 
 Status Communicators::Make(const Library* library, std::shared_ptr<Gpu> gpu, int32_t ranks, std::vector<Member> members,
-                           const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made,
-                           const Waiter* waiter) {
+                           const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made) {
   const bool blocking = ranks == static_cast<int32_t>(members.size());
-  std::unique_ptr<Communicators> own(new Communicators(library, std::move(gpu), std::move(members), blocking, waiter));
-  const auto deadline = waiter->Now() + std::chrono::milliseconds(timeout_ms);
+  std::unique_ptr<Communicators> own(new Communicators(library, std::move(gpu), std::move(members), blocking));
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   if (Status status = own->Init(ranks, id, deadline); !status.ok()) return status;
   *made = std::move(own);
   return Status::Ok();
@@ -44,7 +48,7 @@ Status Communicators::Init(int32_t ranks, const UniqueId& id, Clock::time_point 
 
 Status Communicators::Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams,
                            int64_t timeout_ms) {
-  const auto deadline = waiter_->Now() + std::chrono::milliseconds(timeout_ms);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   DeviceScope scope(*gpu_);
   if (Status status = Check(library_->GroupStart(), kMove, nullptr); !status.ok()) return status;
   Status status;
@@ -73,18 +77,20 @@ Status Communicators::End(const char* what, Clock::time_point deadline) {
   return Check(result, what, comms_.front());
 }
 
-// Nothing may be put on the streams before all is on them.
+// Nothing may be put on the streams before all is on them. What NCCL does on threads of its own only polling can tell.
 Status Communicators::Await(const char* what, Clock::time_point deadline) const {
-  const Poll poll(waiter_);
+  const Clock::time_point yields_until = Clock::now() + kYields;
   for (const Comm comm : comms_) {
     Result result = kInProgress;
     while (comm != nullptr) {
       if (Status status = Check(library_->CommGetAsyncError(comm, &result), what, comm); !status.ok()) return status;
       if (result != kInProgress) break;
-      if (!poll.Pause(deadline)) {
+      const Clock::time_point now = Clock::now();
+      if (now >= deadline) {
         return Status::Deadline(library_->name + " could not " + what +
                                 " in time: other processes did not come to it.");
       }
+      now < yields_until ? std::this_thread::yield() : std::this_thread::sleep_for(kSleep);
     }
     if (Status status = Check(comm == nullptr ? kSuccess : result, what, comm); !status.ok()) return status;
   }
@@ -122,7 +128,7 @@ void Communicators::Close() {
       status = scope.Choose(members_[i].device);
       if (status.ok()) status = Check(library_->CommFinalize(comms_[i]), "close a communicator", comms_[i]);
     }
-    if (status.ok()) status = Await("close a communicator", waiter_->Now() + kLongestClose);
+    if (status.ok()) status = Await("close a communicator", Clock::now() + kLongestClose);
     if (!status.ok()) return Abort();  // other processes have ended, or go on with it
   }
   for (size_t i = 0; i < comms_.size(); ++i) {

@@ -3,6 +3,7 @@
 #ifndef FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATORS_H_
 #define FASTJAX_BACKENDS_GPU_NCCL_COMMUNICATORS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,7 +12,6 @@
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/device/layout.h"
 #include "backends/gpu/nccl/library.h"
-#include "backends/gpu/nccl/poll.h"
 #include "exchange/status.h"
 
 namespace fastjax::gpu::nccl {
@@ -27,11 +27,12 @@ struct Member {
 // callers put before them what it was for.
 class Communicators {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // Makes them all at once, `members` by rank, with those of other processes if `ranks` are more. With other processes
-  // they do not block: what NCCL does together with these is waited for, for so long at most. `waiter` outlives them.
+  // they do not block: what NCCL does together with these is waited for, for so long at most.
   static Status Make(const Library* library, std::shared_ptr<Gpu> gpu, int32_t ranks, std::vector<Member> members,
-                     const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made,
-                     const Waiter* waiter = ThreadWaiter());
+                     const UniqueId& id, int64_t timeout_ms, std::unique_ptr<Communicators>* made);
   // Aborts what was not closed.
   ~Communicators() { Abort(); }
   Communicators(const Communicators&) = delete;
@@ -51,14 +52,12 @@ class Communicators {
   void Abort();
 
  private:
-  Communicators(const Library* library, std::shared_ptr<Gpu> gpu, std::vector<Member> members, bool blocking,
-                const Waiter* waiter)
+  Communicators(const Library* library, std::shared_ptr<Gpu> gpu, std::vector<Member> members, bool blocking)
       : library_(library),
         gpu_(std::move(gpu)),
         members_(std::move(members)),
         comms_(members_.size(), nullptr),
-        blocking_(blocking),
-        waiter_(waiter) {}
+        blocking_(blocking) {}
 
   Status Init(int32_t ranks, const UniqueId& id, Clock::time_point deadline);
   Status Put(const MessageEnd& message, kernels::Stream stream);
@@ -71,7 +70,6 @@ class Communicators {
   const std::vector<Member> members_;
   std::vector<Comm> comms_;
   const bool blocking_;
-  const Waiter* const waiter_;
 };
 
 }  // namespace fastjax::gpu::nccl

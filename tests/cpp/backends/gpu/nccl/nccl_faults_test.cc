@@ -376,6 +376,14 @@ TEST(AbsentProcess) {
       status.message,
       "exchange over axis 'x' (channel 7): device 0 waited 1.0 s for messages of stage 3, from or to device 1");
   CHECK_CONTAINS(status.message, "processes that have stopped");
+
+  Pair late(kShortMs);
+  late.CheckWorks();
+  Fake().polls = 1'000'000;  // what it begins does not get on its streams
+  status = late.a.Swap(1);
+  Fake().polls = -1;
+  CHECK(status.code == Code::kDeadlineExceeded);
+  CHECK_CONTAINS(status.message, ": NCCL could not move messages in time: other processes did not come to it.");
 }
 
 // What a device computes before is no part of the wait for messages.

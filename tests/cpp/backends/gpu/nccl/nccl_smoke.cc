@@ -22,14 +22,12 @@
 #include <vector>
 
 #include "backends/gpu/nccl/library.h"
-#include "backends/gpu/nccl/poll.h"
 #include "support/gpu_driver/device.h"
 #include "support/gpu_driver/lists.h"
 
 namespace fastjax::test {
 namespace {
 
-using gpu::nccl::Clock;
 using gpu::nccl::Comm;
 using gpu::nccl::Config;
 using gpu::nccl::kInProgress;
@@ -37,12 +35,13 @@ using gpu::nccl::kInt8;
 using gpu::nccl::kInvalidArgument;
 using gpu::nccl::kSuccess;
 using gpu::nccl::Library;
-using gpu::nccl::Poll;
 using gpu::nccl::Result;
-using gpu::nccl::ThreadWaiter;
 using gpu::nccl::UniqueId;
 using gpu_support::Device;
 using gpu_support::Memory;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kPoll{50};
 using gpu_support::Random;
 using gpu_support::RandomBytes;
 
@@ -136,11 +135,10 @@ void Smoke::MustBegin(Result result, const char* call, const Made& made) const {
 
 // As the transport does, but for the deadline: what takes too long is found by `progress_`.
 void Smoke::Await(const char* call, const Made& made) const {
-  const Poll poll(ThreadWaiter());
   Result state = kInProgress;
   while (state == kInProgress) {
     Must(nccl_.CommGetAsyncError(made.comm, &state), "ncclCommGetAsyncError", made.comm);
-    if (state == kInProgress) poll.Pause(Clock::time_point::max());
+    if (state == kInProgress) std::this_thread::sleep_for(kPoll);
   }
   Must(state, call, made.comm);
 }
@@ -315,7 +313,7 @@ void Smoke::TryAbsentRank() const {
   progress_.Begin("begin a communicator of which the other rank stays away");
   const Made made = Begin(false, 2);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(100);
-  for (const Poll poll(ThreadWaiter()); poll.Pause(deadline);) {
+  for (; Clock::now() < deadline; std::this_thread::sleep_for(kPoll)) {
     Result state = kSuccess;
     Must(nccl_.CommGetAsyncError(made.comm, &state), "ncclCommGetAsyncError", made.comm);
     if (state == kInProgress) continue;
