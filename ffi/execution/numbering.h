@@ -2,7 +2,7 @@
 #ifndef FASTJAX_EXECUTION_NUMBERING_H_
 #define FASTJAX_EXECUTION_NUMBERING_H_
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -10,32 +10,32 @@
 namespace fastjax {
 
 // Gives numbers, in order, to those values that are in use: what a plan says of how many there are must not decide how
-// much memory is taken.
+// much memory is taken. Plans list what is of one stage together, so a value is mostly the one before it.
 class Numbering {
  public:
-  void Clear();
-  void Add(int32_t value);
+  void Clear() { values_.clear(); }
+  void Add(int32_t value) {
+    if (values_.empty() || values_.back() != value) values_.push_back(value);
+  }
   // To be called after all values have been added.
-  void Number();
+  void Number() {
+    std::sort(values_.begin(), values_.end());
+    values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
+    last_ = 0;
+  }
   // Returns the number of a value that has been added.
-  int32_t NumberOf(int32_t value) const;
+  int32_t NumberOf(int32_t value) {
+    if (values_[last_] != value) {
+      last_ = static_cast<size_t>(std::lower_bound(values_.begin(), values_.end(), value) - values_.begin());
+    }
+    return static_cast<int32_t>(last_);
+  }
   const std::vector<int32_t>& values() const { return values_; }
   int32_t count() const { return static_cast<int32_t>(values_.size()); }
 
  private:
-  // A slot of a table that is indexed by the low bits of a value: it holds the value that was added last, with its
-  // number later. Plans rarely have so many values that two share a slot.
-  struct Known {
-    int32_t value = 0;
-    int32_t number = 0;
-    uint64_t use = 0;  // that it is of: what is left from earlier ones does not count
-  };
-  static constexpr size_t kPlaces = 1024;
-  static size_t PlaceOf(int32_t value) { return static_cast<uint32_t>(value) % kPlaces; }
-
-  uint64_t use_ = 1;  // Each Clear begins one.
   std::vector<int32_t> values_;
-  std::array<Known, kPlaces> known_;
+  size_t last_ = 0;  // the number that was asked for last
 };
 
 }  // namespace fastjax
