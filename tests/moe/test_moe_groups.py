@@ -97,13 +97,15 @@ def test_other_ways(rng, monkeypatch, way, room, sizes, usual):
         expert = lambda rows, params: _expert(rows, params) + jnp.tanh(shift)  # noqa: E731
         return moe.grouped_map(expert, rows, params, sizes, usual_rows=usual)
 
-    def gradients():
-        result, back = jax.vjp(shifted, rows, params, jnp.ones(3))
+    def gradients(*operands):
+        result, back = jax.vjp(shifted, *operands)
         return result, *back(result)
 
-    wanted = gradients()
+    operands = rows, params, np.ones(3, np.float32)
+    wanted = jax.jit(gradients)(*operands)
     way(monkeypatch)
-    same(gradients(), wanted, 1e-4)
+    anew = functools.partial(gradients)  # which JAX has not traced
+    same(jax.jit(anew)(*operands), wanted, 1e-4)
 
 
 @pytest.mark.parametrize("room", [60, 900])
@@ -149,7 +151,7 @@ def test_in_a_batch(rng):
     rows = rng.normal(size=(3, 300, 5)).astype(np.float32)
     weights = rng.normal(size=(2, 5, 4)).astype(np.float32)
     sizes = np.array([[10, 200], [300, 0], [0, 7]], np.int32)
-    got = jax.vmap(moe.grouped_dot, (0, None, 0))(rows, weights, sizes)
+    got = jax.jit(jax.vmap(moe.grouped_dot, (0, None, 0)))(rows, weights, sizes)
     wanted = [jax.lax.ragged_dot(r, weights, s) for r, s in zip(rows, sizes, strict=True)]
     np.testing.assert_allclose(got, np.stack(wanted), rtol=1e-5, atol=1e-5)
 
@@ -160,9 +162,8 @@ def test_not_finite_room_is_not_read(rng):
     rows[140:] = np.nan
     weights = rng.normal(size=(2, 5, 4)).astype(np.float32)
     sizes = np.array([100, 40], np.int32)
-    result, back = jax.vjp(lambda r, w: moe.grouped_dot(r, w, sizes), rows, weights)
-    assert np.isfinite(result).all()
-    assert all(np.isfinite(g).all() for g in back(np.full((300, 4), 1, np.float32)))
+    made = with_gradients(moe.grouped_dot, np.ones((300, 4), np.float32), sizes, rows, weights)
+    assert all(np.isfinite(each).all() for each in made)
 
 
 def _expert(rows, params):
@@ -209,13 +210,12 @@ def test_functions_without_a_derivative_at_zero(rng, sizes):
     rows[sum(sizes) :] = 0
     scale = rng.normal(size=(2, 5)).astype(np.float32)
     ct = rng.normal(size=rows.shape).astype(np.float32)
-    mapped = lambda r, s: moe.grouped_map(_normed, r, s, np.array(sizes))  # noqa: E731
-    result, back = jax.vjp(mapped, rows, scale)
-    got = (result, *back(ct))
+    mapped = functools.partial(moe.grouped_map, _normed)
+    got = with_gradients(mapped, ct, np.array(sizes), rows, scale)
+    alone = lambda rows, scale, _: _normed(rows, scale)  # noqa: E731
     for group, start in enumerate((0, sizes[0])):
         part = slice(start, start + sizes[group])
-        wanted, back = jax.vjp(_normed, rows[part], scale[group])
-        wanted = (wanted, *back(ct[part]))
+        wanted = with_gradients(alone, ct[part], None, rows[part], scale[group])
         same((got[0][part], got[1][part], got[2][group]), wanted, 1e-4)
 
 

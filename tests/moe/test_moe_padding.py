@@ -96,8 +96,14 @@ def test_padding_is_not_given_to_functions(rng, padded):
     rows[: len(in_use)][~in_use] = np.nan
     params = tuple(rng.normal(size=(2, 6, 4)).astype(np.float32) for _ in range(2))
     ct = rng.normal(size=(400, 4)).astype(np.float32)
-    result, back = jax.vjp(lambda r, p: moe.grouped_map(expert, r, p, sizes, without), rows, params)
-    rows_ct, params_ct = back(ct)
+
+    @jax.jit
+    def made_and_cotangents(rows, params):
+        mapped = lambda rows, params: moe.grouped_map(expert, rows, params, sizes, without)  # noqa: E731
+        result, back = jax.vjp(mapped, rows, params)
+        return result, *back(ct)
+
+    result, rows_ct, params_ct = made_and_cotangents(rows, params)
     assert not np.any(np.asarray(result)[: len(in_use)][~in_use])
     assert not np.any(np.asarray(rows_ct)[: len(in_use)][~in_use])
     for group, start in enumerate((0, padded[0])):

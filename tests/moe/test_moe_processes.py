@@ -88,6 +88,11 @@ def some_ways():
     return [*found, Way(2, True, 2, True, "fast", buffer_factor=1.0)]
 
 
+def ways_of(processes, *, every):
+    """Of several processes, each of which compiles all programs, every second one will do."""
+    return every_way() if every else some_ways()[:: min(processes, 2)]
+
+
 def expert(rows, params):
     """Half of a row is scaled, and half goes through two matrices."""
     scale, up, down = params
@@ -131,7 +136,7 @@ def carry_out(every):
     """Runs in a job: the values of all ways, as digests, and those of the first as they are."""
     operands = spread(mesh_of(), problem())
     digests, values = [], None
-    for way in every_way() if every else some_ways():
+    for way in ways_of(jax.process_count(), every=every):
         *floats, rounds = way.program()(*operands)
         values = values or jax.tree.leaves(floats)
         assert (local_part(rounds) > 1).all() == (way.buffer_factor is not None)
@@ -145,7 +150,7 @@ def carry_out(every):
 
 @functools.cache
 def carried_out(processes, *, every):
-    """By so many: digests of all devices, in the order of ways, and the values of the first."""
+    """By so many: digests of all devices, by way, and the values of the first."""
     results = multiprocess.run(
         __file__,
         "carry_out",
@@ -155,10 +160,11 @@ def carried_out(processes, *, every):
         environment={"FASTJAX_TIMEOUT": "200"},
         seconds=1500,
     )
-    digests = [
-        {name: [digest for one in of_way for digest in one[name]] for name in of_way[0]}
-        for of_way in zip(*(result["digests"] for result in results), strict=True)
-    ]
+    of_ways = zip(*(result["digests"] for result in results), strict=True)
+    digests = {
+        way: {name: [digest for one in of_way for digest in one[name]] for name in of_way[0]}
+        for way, of_way in zip(ways_of(processes, every=every), of_ways, strict=True)
+    }
     count = len(results[0]) - 1
     return digests, [np.concatenate([r[str(n)] for r in results]) for n in range(count)]
 
@@ -191,10 +197,10 @@ def test_the_same_bits(processes, every):
         lambda *operands: dense(*operands, ids, expert=expert), x, weights, params
     )
     same(values, jax.tree.leaves((wanted, back(ct))))
-    assert digests == carried_out(1, every=every)[0]
-    ways, first = every_way() if every else some_ways(), {}
-    for way, found in zip(ways, digests, strict=True):
-        assert found["weights"] == digests[0]["weights"], way
+    by_one, first = carried_out(1, every=every)[0], {}
+    for way, found in digests.items():
+        assert found == by_one[way], way
+        assert found["weights"] == digests[Way(*PLACES[0], 1, False, "fast")]["weights"], way
         alike = first.setdefault(way.sums, found)
         assert found["tokens"] == alike["tokens"], way
         # In a loop XLA adds up a token's choices by another routine.
@@ -206,9 +212,8 @@ def test_the_same_bits(processes, every):
 def test_the_same_gradients_of_experts_without_copies(every):
     """Their rows are the same, in the same order; those of others are summed in parts."""
     digests, _ = carried_out(1, every=every)
-    ways = every_way() if every else some_ways()
-    found = {way: one["params"] for way, one in zip(ways, digests, strict=True)}
-    for way in (way for way in ways if way.balance and way.buffer_factor is None):
+    found = {way: one["params"] for way, one in digests.items()}
+    for way in (way for way in found if way.balance and way.buffer_factor is None):
         plain = next(
             one
             for other, one in found.items()

@@ -158,8 +158,8 @@ def on_devices(local: Any, mesh: Any = None, specs: Any = SPREAD, **options: Any
 def with_gradients(function: Callable[..., Any]) -> Any:
     """All that a function of a problem returns, and the gradients of the first's squares."""
 
-    def loss(x: Any, weights: Any, params: Any, ids: Any) -> Any:
-        made = function(x, weights, params, ids)
+    def loss(*arrays: Any) -> Any:
+        made = function(*arrays)
         return ((made[0] if isinstance(made, tuple) else made) ** 2).sum(), made
 
     def both(*arrays: Any) -> Any:
@@ -169,10 +169,17 @@ def with_gradients(function: Callable[..., Any]) -> Any:
     return jax.jit(both)
 
 
-def dense_with_gradients(arrays: Any, kept: Any = 1, **options: Any) -> Any:
+def dense_with_gradients(arrays: Any, kept: Any = True, **options: Any) -> Any:
     """Of the choices that are kept."""
-    only = lambda x, weights, *others: dense(x, weights * kept, *others, **options)  # noqa: E731
-    return with_gradients(only)(*arrays)
+    return _dense_program(**options)(*arrays, kept)
+
+
+@functools.cache
+def _dense_program(**options: Any) -> Any:
+    def only(x: Any, weights: Any, params: Any, ids: Any, kept: Any) -> Any:
+        return dense(x, weights * kept, params, ids, **options)
+
+    return with_gradients(only)
 
 
 def same(got: Any, wanted: Any, tolerance: float = 1e-5) -> None:

@@ -14,12 +14,12 @@ NOT_KEPT = {"JAX_COMPILATION_CACHE_DIR": ""}  # by the cache of all tests
 
 PARTS = 6  # that take some minutes each
 SOME = [
-    Scenario(("fused", "fused"), late=1.5, late_at=1),
-    Scenario(("planned", "planned"), late=1.5, late_at=5, same_name=False),
-    Scenario(("fused", "planned", "loop"), late=1, late_at=2, same_shape=False),
-    Scenario(("fused", "fused"), same_function=True, forgets="all", late=1, late_at=4, who=0),
-    Scenario(("copies", "branch", "fused"), forgets="one", late=1, late_at=1),
-    Scenario(("chunks", "layer"), forgets="all", inspects=True, late=1, late_at=4),
+    Scenario(("fused", "fused"), late=0.5, late_at=1),
+    Scenario(("planned", "planned"), late=0.5, late_at=5, same_name=False),
+    Scenario(("fused", "planned", "loop"), late=0.3, late_at=2, same_shape=False),
+    Scenario(("fused", "fused"), same_function=True, forgets="all", late=0.3, late_at=4, who=0),
+    Scenario(("copies", "branch", "fused"), forgets="one", late=0.3, late_at=1),
+    Scenario(("chunks", "layer"), forgets="all", inspects=True, late=0.3, late_at=4),
 ]
 
 
@@ -58,7 +58,7 @@ def test_a_launch_that_one_process_skips(how: str) -> None:
         processes=2,
         devices=2,
         arguments={"how": how},
-        environment={"FASTJAX_TIMEOUT": "8"},
+        environment={"FASTJAX_TIMEOUT": "3"},
     )
     skipped = f"program 0, step {programs_in_flight.SKIPPED[how]}"
     assert "did not reach this call" in here.pop(skipped)
