@@ -45,7 +45,7 @@ def test_one_device_has_the_defaults():
     assert Topology.measure(mesh, "x") == Topology(1, 1)
 
 
-MESHES = {((4,), "x"): 2, ((2, 2), "y"): 1, ((2, 2), ("y", "x")): 2}  # servers of each
+MESHES = {((2, 2), "y"): 1, ((2, 2), ("y", "x")): 2}  # servers of each
 
 
 def measured():

@@ -109,6 +109,12 @@ _OF_FOUR_PROCESSES = [name for name in CHECKS if name not in _OF_TWO_PROCESSES]
 _EMULATED_HERE = Job(1, 8, {"FASTJAX_EMULATE_GPU": "1"})
 _UCX = {"FASTJAX_EMULATE_GPU": "0"}
 
+_ON_ONE_GPU = (
+    *("without_any_option", "every_data_type", "rows_of_every_shape", "slices_land_in_any_order"),
+    *("gradients", "gradients_of_a_slice_sent_to_everyone", "planned_reused_and_transposed"),
+    *("bad_values", "scan", "rows_that_indices_name"),
+)
+
 ON_CPUS = {
     "cpu memory": Configuration(Devices(2, 4)),
     "cpu memory of one": Configuration(Devices(1, 1)),
@@ -117,7 +123,7 @@ ON_CPUS = {
     "cpu loopback of servers": Configuration(Loopback(5, 1), names=_SCHEDULERS),
     "cpu in JAX": Configuration(InJax(2, 4), names=_IN_OPERATIONS_OF_JAX),
     "cpu as GPU": Configuration(Devices(2, 4), _EMULATED_HERE),
-    "cpu as GPU of one": Configuration(Devices(1, 1), _EMULATED_HERE),
+    "cpu as GPU of one": Configuration(Devices(1, 1), _EMULATED_HERE, names=_ON_ONE_GPU),
     "cpu, 4 processes of 2": Configuration(
         Processes(4, 2), Job(4, 2, _UCX), names=_OF_FOUR_PROCESSES
     ),
@@ -144,11 +150,6 @@ _SHARED_GPU = Job(
     },
     {"local_device_ids": [0]},
     150,
-)
-_ON_ONE_GPU = (
-    *("without_any_option", "every_data_type", "rows_of_every_shape", "slices_land_in_any_order"),
-    *("gradients", "gradients_of_a_slice_sent_to_everyone", "planned_reused_and_transposed"),
-    *("bad_values", "scan", "rows_that_indices_name"),
 )
 ON_GPUS = {
     "loopback": Configuration(Loopback(2, 4, "gpu"), names=_ONE_PLAYS_ALL),

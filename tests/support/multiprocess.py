@@ -265,7 +265,9 @@ def _die_with(parent: int) -> None:
 
 def _main() -> None:
     import faulthandler
+    import gc
 
+    gc.set_threshold(100_000, 50, 100)  # as in tests/conftest.py
     spec = _spec()
     _die_with(spec["parent"])
     faulthandler.register(signal.SIGUSR1, all_threads=True)

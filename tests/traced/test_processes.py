@@ -26,7 +26,7 @@ GROUPS = {"all": [[0, 1, 2, 3]], "halves": [[0, 1], [2, 3]], "strided": [[0, 2],
 
 
 def lowered(order):
-    """Runs in a job: what exchanges of some groups become, and what came of lowering them.
+    """What exchanges of some groups become, and what came of lowering them.
 
     How often the network was wanted, whether a warning came, and whether one did or the topology
     was another than that of the mesh where the mesh was set.
@@ -61,11 +61,23 @@ def lowered(order):
     return {"texts": texts, "opened": opened, "warned": warned, "wrong": wrong}
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1]])
+ORDERS = [0, 1, 2, 3], [3, 0, 2, 1]
+
+
+def all_that_works():
+    """Runs in a job."""
+    partly_automatic()
+    return {"nested": nested(), "lowered": [lowered(order) for order in ORDERS]}
+
+
+@functools.cache
+def two_processes():
+    return multiprocess.run(__file__, "all_that_works", processes=2, devices=2)
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_attributes_are_the_same_in_every_process(order):
-    results = multiprocess.run(
-        __file__, "lowered", processes=2, devices=2, arguments={"order": order}
-    )
+    results = [result["lowered"][ORDERS.index(order)] for result in two_processes()]
     assert results[0] == results[1]
     texts, opened, warned, wrong = results[0].values()
     assert not any(wrong.values())
@@ -111,7 +123,7 @@ def test_processes_of_any_numbers_of_devices_plan_alike(counts, sizes, wanted, m
 
 
 def nested():
-    """Runs in a job: a shard_map inside another has no devices to ask."""
+    """A shard_map inside another has no devices to ask."""
     mesh = mesh_of((4, 1), ("x", "y"))
     inner = jax.shard_map(
         exchange, axis_names={"x", "y"}, in_specs=P("x"), out_specs=P("x"), check_vma=False
@@ -122,18 +134,18 @@ def nested():
         try:
             jax.jit(inner).trace(*args).lower(lowering_platforms=("cpu",))
         except fastjax.errors.UnsupportedError as error:
-            return {"text": str(error)}
-    return {"text": "lowered"}
+            return str(error)
+    return "lowered"
 
 
 def test_a_mesh_without_devices_is_refused():
-    for result in multiprocess.run(__file__, "nested", processes=2, devices=2):
-        assert "cannot tell inside a nested shard_map" in result["text"]
-        assert "jax.set_mesh" in result["text"]
+    for result in two_processes():
+        assert "cannot tell inside a nested shard_map" in result["nested"]
+        assert "jax.set_mesh" in result["nested"]
 
 
 def partly_automatic():
-    """Runs in a job: exchanges whose shard_map leaves an axis to XLA, and inside a second one."""
+    """Exchanges whose shard_map leaves an axis to XLA, and inside a second one."""
     rng = np.random.default_rng(0)
     for shape, names in (((2, 2), ("x", "d")), ((2, 2), ("d", "x"))):
         mesh = mesh_of(shape, names)
@@ -155,11 +167,10 @@ def partly_automatic():
                 got = jax.jit(mapped)(*args)
             for shard in got.addressable_shards:
                 np.testing.assert_array_equal(shard.data, expected[shard.index])
-    return {}
 
 
 def test_axes_that_are_left_to_xla():
-    multiprocess.run(__file__, "partly_automatic", processes=2, devices=2)
+    assert len(two_processes()) == 2
 
 
 def leaving(how):
