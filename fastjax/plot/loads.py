@@ -51,7 +51,7 @@ def plot_loads(before: Any, after: Any, *, servers: int) -> Figure:
     ]
     place.axhline(1, color="black", lw=0.8, ls="--")
     place.set_ylim(0, 1.05 * max(1.0, *(float(share.max()) for share in shares)))
-    place.set_xticks(every_so_many(devices, 33))
+    place.set_xticks(every_so_many(devices))
     place.set_xlabel("device")
     place.set_ylabel("rows / mean")
     without_frame(place, "bottom", "left")
