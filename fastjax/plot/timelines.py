@@ -50,18 +50,6 @@ _PHASE_COLOURS = {
     REDISTRIBUTE: "#3a9a4c",
 }
 
-# Blue to pink, so that no server looks like a phase of what moves inside servers.
-_SERVER_COLOURS = (
-    "#1f4e9e",
-    "#7ab8e6",
-    "#6a3d9a",
-    "#e377c2",
-    "#17a2b8",
-    "#b39ddb",
-    "#a50f6b",
-    "#5c7cfa",
-)
-
 
 def plot_timeline(timeline: TimedExchange, devices: Sequence[int] | None = None) -> Figure:
     """Draws a simulated exchange, as `Timeline.plot` does.
@@ -185,7 +173,8 @@ def _paled(
     needed = messages["rows"] * timeline.row_bytes / rate
     lasted = np.maximum(messages["end"] - messages["start"], 1e-12)
     ink = np.clip(needed / lasted * tracks, _PALEST, 1)[:, None]
-    colours = _colours(timeline, messages, link)
+    table = matplotlib().colors.to_rgba_array([*_PHASE_COLOURS.values()])
+    colours = table[messages["phase"]]
     colours[:, :3] = 1 - ink * (1 - colours[:, :3])
     return colours
 
@@ -278,14 +267,9 @@ def _finish(timeline: TimedExchange, ax: Axes, right: float) -> None:
     )  # fmt: skip
 
 
-def _legend(timeline: TimedExchange) -> list[tuple[str, Any]]:
+def _legend(timeline: TimedExchange) -> list[tuple[str, str]]:
     phases = np.unique(timeline.messages["phase"]).tolist()
-    entries: list[tuple[str, Any]] = []
-    if SCALE_OUT in phases and _has_server_colours(timeline):
-        named = enumerate(_server_colours(timeline))
-        entries += [(f"to or from server {server}", colour) for server, colour in named]
-        phases.remove(SCALE_OUT)
-    entries += [(PHASES[phase], _PHASE_COLOURS[phase]) for phase in phases]
+    entries = [(PHASES[phase], _PHASE_COLOURS[phase]) for phase in phases]
     return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
 
 
@@ -298,28 +282,6 @@ def _messages_of(timeline: TimedExchange, link: str) -> np.ndarray:
 def _ends_of(link: str) -> tuple[str, str]:
     """The fields of a message that name the link's device, and the one at the other end."""
     return ("src", "dst") if link.endswith("_out") else ("dst", "src")
-
-
-def _server_colours(timeline: TimedExchange) -> np.ndarray:
-    """The colour of each server, shape (servers, 4); the same for all where they are many."""
-    servers = timeline.topology.servers
-    given = _SERVER_COLOURS[:servers] if _has_server_colours(timeline) else ()
-    chosen = given or (_PHASE_COLOURS[SCALE_OUT],) * servers
-    return matplotlib().colors.to_rgba_array(chosen)
-
-
-def _has_server_colours(timeline: TimedExchange) -> bool:
-    """Whether servers are few enough to tell them apart by colour."""
-    return 2 < timeline.topology.servers <= len(_SERVER_COLOURS)
-
-
-def _colours(timeline: TimedExchange, messages: np.ndarray, link: str) -> np.ndarray:
-    """Of messages: that of the server at the other end, or of the phase inside a server."""
-    if link.startswith("scale_out"):
-        other = messages[_ends_of(link)[1]] // timeline.topology.devices_per_server
-        return _server_colours(timeline)[other]
-    table = matplotlib().colors.to_rgba_array([_PHASE_COLOURS[p] for p in range(4)])
-    return table[messages["phase"]]
 
 
 def _in_ns(seconds: ArrayLike) -> np.ndarray:

@@ -151,12 +151,11 @@ class Timeline:
         """Draws who sends when, with matplotlib (the extra `plot`).
 
         Each device has a track for each link, out and in; where messages share a link, they are
-        drawn side by side. Bars of NICs are in the colour of the server at the other end, where
-        there are few servers, and those inside servers in that of their phase. They are the paler
-        the less of their part of the link they use. The line before a bar is its start-up. Spans in
-        which no NIC sends are shaded: what moves inside servers then is exposed. The numbers beside
-        the tracks are the share of the time that the link would need at its full rate. The title
-        says what was assumed of the fabric.
+        drawn side by side. Bars have the colour of their phase, paler the less of their part of the
+        link they use; those of NICs say which device is at the other end, where there is room. The
+        line before a bar is its start-up. Spans in which no NIC sends are shaded: what moves inside
+        servers then is exposed. The numbers beside the tracks are the share of the time that the
+        link would need at its full rate. The title says what was assumed of the fabric.
 
         Args:
           devices: which to show; by default eight, the busiest of all servers in turn.
