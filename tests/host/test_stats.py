@@ -21,7 +21,7 @@ from refusals import refused
 from spmd import mesh_of, spmd
 
 import fastjax
-from fastjax import Topology, config, loopback
+from fastjax import Topology, loopback
 from fastjax.errors import ArgumentError
 
 EMULATED = os.environ.get("FASTJAX_EMULATE_GPU") == "1"
@@ -383,12 +383,6 @@ def test_figures_from_several_threads(rng):
 
 
 # ---- from the environment
-
-
-def test_environment():
-    for value in ({}, {"FASTJAX_STATS": ""}, {"FASTJAX_STATS": "0"}):
-        assert not config.stats_from_environment(value)
-    assert config.stats_from_environment({"FASTJAX_STATS": "1"})
 
 
 @pytest.mark.parametrize("value", ["0", "1"])

@@ -164,8 +164,12 @@ def test_an_expert_id_out_of_range(dtype, wrong):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"deduplicate": True, "topology": TWO, "buffer_factor": 0.5, "drop": True}],
-    ids=["plain", "crossing"],
+    [
+        {},
+        {"deduplicate": True, "topology": TWO, "buffer_factor": 0.5, "drop": True},
+        {"balance": True, "topology": TWO},
+    ],
+    ids=["plain", "crossing", "levelled"],
 )
 def test_an_expert_id_out_of_range_in_chunks(options):
     def local(x, ids):

@@ -128,16 +128,6 @@ def test_the_same_traffic_is_not_planned_twice(rng, plans, scheduler):
     assert plans(run, changed) == 1
 
 
-def test_four_plans_are_kept(rng, plans):
-    run = exchange_with(Topology(2, 4, transfer_overhead=16e-6), "direct")
-    five = [reference.random_sizes(rng, 8, 8) for _ in range(5)]
-    assert [plans(run, sizes) for sizes in five] == [1] * 5
-    assert [plans(run, sizes) for sizes in five[:0:-1]] == [0] * 4
-    assert plans(run, five[0]) == 1
-    assert plans(run, five[4]) == 1  # that was used least recently
-    assert plans(run, five[1]) == 0
-
-
 def test_call_sites_of_the_same_settings_share_plans(rng, plans):
     topology = Topology(4, 2, transfer_overhead=18e-6)
     sizes = reference.random_sizes(rng, 8, 8)
