@@ -1,13 +1,8 @@
-// Exchanges in memory that programs of JAX cannot be told to do: failures of planning, calls at once, completions that
-// wait. What they do with rows of any kind is in tests/exchange_checks.
-#include <algorithm>
+// Exchanges in memory that programs of JAX cannot be told to do: failures of planning, and large rows on their way
+// back. What they do with rows of any kind, and many at once, is in tests/exchange_checks.
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <random>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "backends/memory/memory_backend.h"
 #include "exchange/backend.h"
@@ -19,7 +14,6 @@
 #include "support/exchange_rig.h"
 #include "support/outcomes.h"
 #include "support/sites.h"
-#include "support/threads.h"
 #include "support/traffic.h"
 
 namespace fastjax::test {
@@ -80,30 +74,6 @@ TEST(Large) {
         }
       }
     }
-  }
-}
-
-// Many call sites at once, which share the pool's threads and staging memory.
-TEST(ManySites) {
-  constexpr int32_t kSites = 6;
-  std::mt19937_64 random(5);
-  std::vector<std::shared_ptr<Exchange>> exchanges;
-  std::vector<std::unique_ptr<Rig>> rigs;
-  for (int32_t i = 0; i < kSites; ++i) {
-    RigOptions options;
-    options.topology = i % 2 == 0 ? MakeTopology(4, 2) : MakeTopology(2, 4);
-    options.row_bytes = 2'000 << (i % 3);
-    options.exchange.reverse = i % 4 == 3;
-    const auto site = MakeSite(1, 8, kNoTimeoutMs, &random);
-    exchanges.push_back(MemoryBackend().OpenExchange(site, options.exchange));
-    const Matrix traffic = Fill(options.topology, [&](int32_t, int32_t) { return random() % 20; });
-    rigs.push_back(std::make_unique<Rig>(site, options, traffic, &random));
-  }
-  for (int64_t run_id = 0; run_id < 5; ++run_id) {
-    std::vector<char> ok(kSites);
-    for (const auto& rig : rigs) rig->Reset();
-    RunThreads(kSites, [&](int32_t i) { ok[i] = rigs[i]->Run(exchanges[i].get(), run_id, false).all_ok() ? 1 : 0; });
-    for (int32_t i = 0; i < kSites; ++i) CHECK(ok[i] != 0 && rigs[i]->IsRight());
   }
 }
 
