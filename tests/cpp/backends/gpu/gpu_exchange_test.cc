@@ -405,19 +405,5 @@ TEST(TwoStreams) {
   }
 }
 
-// Devices that cannot reach each other's memory, and have nothing else between them.
-TEST(NoPeers) {
-  std::mt19937_64 random(6);
-  RigOptions options;
-  options.topology = MakeTopology(1, 2);
-  const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
-  const Setting setting = Open(site, options, Where::kPeers, DriverWithoutPeers());
-  Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
-  const Outcomes outcomes = rig.Run(setting.exchange.get(), 1, false);
-  CHECK_CONTAINS(outcomes.status(0).message,
-                 "exchange over axis 'x' (channel 7): cannot load NCCL or RCCL (no name of it was given)");
-  CHECK(rig.IsUntouched());
-}
-
 }  // namespace
 }  // namespace fastjax::test
