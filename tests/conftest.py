@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator
 
 import hypothesis
 import jax
@@ -110,6 +111,15 @@ def indexed_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(handlers, "emulates_gpus", lambda: request.param == "as GPU")
     return request.param
+
+
+@pytest.fixture
+def collecting() -> Iterator[None]:
+    """Statistics are collected, of the test alone."""
+    from collected import collected
+
+    with collected():
+        yield
 
 
 @pytest.fixture

@@ -6,16 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from collected import TOPOLOGY, collected
+from collected import TOPOLOGY
 from spmd import spmd
 
 import fastjax
-
-
-@pytest.fixture
-def collecting():
-    with collected():
-        yield
 
 
 def test_a_summary_of_nothing_says_why(collecting):

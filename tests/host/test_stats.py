@@ -15,7 +15,7 @@ import multiprocess
 import numpy as np
 import pytest
 import reference
-from collected import TOPOLOGY, case, collected, exchange, launch
+from collected import TOPOLOGY, case, exchange, launch
 from exchange_checks.backends import spread
 from refusals import refused
 from spmd import mesh_of, spmd
@@ -28,12 +28,6 @@ EMULATED = os.environ.get("FASTJAX_EMULATE_GPU") == "1"
 SCHEDULERS = tuple(name for name in fastjax.schedulers() if name != "optimal")
 ROW_BYTES = 12
 EXCHANGE, PLAN = "fast_ragged_all_to_all", "plan_ragged_all_to_all"
-
-
-@pytest.fixture
-def collecting():
-    with collected():
-        yield
 
 
 def skew_of(traffic):

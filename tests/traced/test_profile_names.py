@@ -4,7 +4,6 @@ import re
 
 import jax
 import jax.numpy as jnp
-import pytest
 import reference
 from exchanges import exchange
 from spmd import spmd
@@ -12,14 +11,6 @@ from spmd import spmd
 import fastjax
 
 EXCHANGE, PLAN = "fast_ragged_all_to_all", "plan_ragged_all_to_all"
-
-
-@pytest.fixture
-def collecting():
-    with fastjax.collect_stats():
-        fastjax.reset_stats()
-        yield
-    fastjax.reset_stats()
 
 
 def arguments(rng):
