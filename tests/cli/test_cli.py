@@ -4,12 +4,12 @@ import json
 import math
 import os
 import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 from plan_problems import SCHEDULERS
+from pythons import CPU, ended, printed
 from refusals import refused
 
 import fastjax
@@ -21,19 +21,8 @@ from fastjax.cli.shared import machine, workloads
 TINY = ["--rows", "64", "--row-bytes", "64", "--rounds", "2", "--latency-rounds", "2"]
 
 
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fastjax", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-        check=False,
-    )
-
-
 def test_report_names_everything():
-    done = command(FASTJAX_TIMEOUT="7.5")
-    assert done.returncode == 0, done.stderr
+    report = printed("-m", "fastjax", environment=CPU | {"FASTJAX_TIMEOUT": "7.5"})
     for word in (
         fastjax.__version__,
         machine.versions()["jax"],
@@ -45,7 +34,7 @@ def test_report_names_everything():
         "auto (default; set FASTJAX_SCHEDULER to change)",
         "not collected (default; set FASTJAX_STATS to change)",
     ):
-        assert word in done.stdout
+        assert word in report
 
 
 def test_unknown_command_and_help(capsys: pytest.CaptureFixture[str]):
@@ -66,22 +55,16 @@ def test_who_reads_may_have_enough(arguments):
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes, "w") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "fastjax", *arguments.split()],
-            stdout=closed,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            check=False,
-        )
+        where = {"capture_output": False, "stdout": closed, "stderr": subprocess.PIPE}
+        done = ended("-m", "fastjax", *arguments.split(), environment=CPU, **where)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_bench_in_a_process_of_its_own(tmp_path):
     path = tmp_path / "new" / "record.json"
-    done = command("bench", *TINY, "--devices", "4", "--json", str(path))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().rfind("Exchanges") > done.stdout.rfind("Latency")
+    words = "bench", *TINY, "--devices", "4", "--json", path
+    found = printed("-m", "fastjax", *words, environment=CPU)
+    assert found.rstrip().rfind("Exchanges") > found.rfind("Latency")
     record = json.loads(path.read_text())
     assert record["schema"] == bench.SCHEMA
     assert record["workload"]["devices"] == 4

@@ -1,13 +1,12 @@
 """The command line: plans."""
 
 import functools
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from commands import parsed, run_command, says_what_is_wrong, value, write_trace
+from pythons import CPU, ended
 
 from fastjax import Topology, make_plan, traffic
 from fastjax.cli import main
@@ -171,26 +170,14 @@ def test_planning_needs_no_extras(command):
         "import sys; sys.modules['matplotlib'] = None\n"
         f"from fastjax.cli import main; sys.exit(main({arguments}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        check=False,
-    )
+    done = ended("-c", code, environment=CPU)
     told = "--servers 3 does not divide 4 devices; --servers 2 does"
     assert (done.returncode, done.stderr) == (2, f"{told}.\n")
 
 
 def test_wrong_commands_end_without_a_traceback(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "fastjax", "plan", "nothing.txt", "--servers", "2"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        check=False,
-    )
+    words = "plan", "nothing.txt", "--servers", "2"
+    done = ended("-m", "fastjax", *words, environment=CPU, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "[Errno 2] No such file or directory: 'nothing.txt'\n"

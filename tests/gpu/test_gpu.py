@@ -6,8 +6,6 @@ the variable FASTJAX_EMULATE_GPU is set.
 
 import functools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,6 +15,7 @@ import pytest
 import reference
 from gpu_support import PLATFORMS, device_of, mesh_of_one
 from moe_layers import dispatched
+from pythons import printed
 from spmd import mesh_of, spmd
 
 import fastjax
@@ -55,23 +54,14 @@ def test_in_a_scan_with_and_without_command_buffers(platform, commands):
     device_of(platform)
     flags = f"--xla_gpu_enable_command_buffer={commands} --xla_gpu_graph_min_graph_size=1"
     environment = {
-        **os.environ,
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # this process has some of the GPU's memory
         "PYTHONPATH": os.pathsep.join(
             [str(HERE.parent / "support"), os.environ.get("PYTHONPATH", "")]
         ),
     }
-    done = subprocess.run(
-        [sys.executable, HERE / "gpu_programs.py", platform],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "as numpy does" in done.stdout
+    program = HERE / "gpu_programs.py"
+    assert "as numpy does" in printed(program, platform, environment=environment, timeout=SECONDS)
 
 
 @pytest.mark.timeout(SECONDS + 20)
@@ -80,14 +70,13 @@ def test_exchanges_in_two_parts_on_emulated_gpus():
 
     It waits for the other devices, so one test has no end there.
     """
-    program = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    program += [str(HERE.parent / "traced" / "test_start_done.py"), "-k", "not runs_beside"]
-    program += [f"{__file__}::{test_a_layer_in_chunks_beside_its_experts.__name__}"]
-    environment = {**os.environ, "FASTJAX_EMULATE_GPU": "1"}
-    done = subprocess.run(
-        program, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    printed(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *(HERE.parent / "traced" / "test_start_done.py", "-k", "not runs_beside"),
+        f"{__file__}::{test_a_layer_in_chunks_beside_its_experts.__name__}",
+        environment={"FASTJAX_EMULATE_GPU": "1"},
+        timeout=SECONDS,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -1,11 +1,10 @@
 """One device of the emulated GPU fails alone: the others are told at once, and why."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from pythons import printed
 
 TESTS = Path(__file__).parents[1]
 PATHS = os.pathsep.join([str(TESTS), str(TESTS / "support")])
@@ -51,16 +50,8 @@ def run():
 
 def told(operation, job, **environment):
     """What the devices are told in each run of `job`."""
-    done = subprocess.run(
-        [sys.executable, "-c", JOB + job, operation],
-        env={**os.environ, "PYTHONPATH": PATHS, "FASTJAX_EMULATE_GPU": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    lines = done.stdout.splitlines()
+    given = {"PYTHONPATH": PATHS, "FASTJAX_EMULATE_GPU": "1", **environment}
+    lines = printed("-c", JOB + job, operation, environment=given, timeout=120).splitlines()
     return [lines[i : i + 4] for i in range(0, len(lines), 4)]
 
 

@@ -6,8 +6,6 @@ import functools
 import gc
 import math
 import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +15,7 @@ import pytest
 import reference
 from collected import TOPOLOGY, case, exchange, launch
 from exchange_checks.backends import spread
+from pythons import printed
 from refusals import refused
 from spmd import mesh_of, spmd
 
@@ -382,15 +381,7 @@ def test_figures_from_several_threads(rng):
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_environment_is_read(value):
     code = "import fastjax; print(fastjax._core.collecting())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "FASTJAX_STATS": value},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout.strip() == str(value == "1")
+    assert printed("-c", code, environment={"FASTJAX_STATS": value}).strip() == str(value == "1")
 
 
 # ---- several processes

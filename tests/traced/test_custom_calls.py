@@ -1,8 +1,6 @@
 """The declarations of custom calls, against what programs have and what handlers read."""
 
 import json
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
+from pythons import printed
 from refusals import refused
 from spmd import mesh_of
 
@@ -200,8 +199,7 @@ def test_processes_and_rails_are_told():
     told |= {"channel": 7, "timeout_ms": 4321, "group_size": 1, "replica_groups": [2, 0, 3, 1]}
     told |= {"rank_of": [0], "platform": "cpu", "topology": [1] * 8, "scheduler": 2, "row_bytes": 9}
     told |= {"processes": [0, 1, 1, 0], "rails": [3, 1, 0, 2], "operands": "send_sizes,partition"}
-    program = [sys.executable, "-c", _PROCESSES_TOLD, json.dumps(told)]
-    out = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+    out = printed("-c", _PROCESSES_TOLD, json.dumps(told))
     assert json.loads(out) == [told["processes"], told["rails"]]
 
 

@@ -1,8 +1,5 @@
 """Programs that are exported, and run by another process; those of earlier releases run still."""
 
-import subprocess
-import sys
-
 import exported_programs
 import jax
 import jax.numpy as jnp
@@ -12,6 +9,7 @@ import reference
 from exchanges import exchange, planned
 from jax.sharding import PartitionSpec as P
 from moe_layers import same
+from pythons import printed
 from spmd import mesh_of
 
 import fastjax
@@ -56,9 +54,7 @@ def test_one_export_for_several_platforms(rng, tmp_path):
         )(*args)
     (tmp_path / "program").write_bytes(exported.serialize())
     np.savez(tmp_path / "arguments.npz", *flat)
-    command = [sys.executable, "-P", "-c", _RUN, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    printed("-P", "-c", _RUN, tmp_path)
     expected = 2 * reference.exchange(operand, output, meta)
     got = np.load(tmp_path / "results.npy")
     np.testing.assert_array_equal(got.reshape(expected.shape), jnp.asarray(expected))

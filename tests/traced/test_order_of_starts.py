@@ -1,15 +1,13 @@
 """Exchanges that are started begin in the order of their tokens, whatever thread comes first."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import jax
 import numpy as np
 import reference
+from pythons import CPU, printed
 from spmd import mesh_of, spmd
 
 import fastjax
@@ -74,11 +72,8 @@ def recorded(ordered):
     here = Path(__file__).parent
     paths = [str(here), str(here.parent / "support")]
     code = textwrap.dedent(_PROGRAM.format(paths=paths, ordered=ordered))
-    environment = os.environ | {"FASTJAX_DELAY_STARTS": "3", "JAX_PLATFORMS": "cpu"}
-    run = [sys.executable, "-c", code]
-    out = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
-    assert out.returncode == 0, out.stderr
-    return json.loads(out.stdout.splitlines()[-1])
+    out = printed("-c", code, environment=CPU | {"FASTJAX_DELAY_STARTS": "3"})
+    return json.loads(out.splitlines()[-1])
 
 
 def test_the_order_holds_with_every_start_delayed():

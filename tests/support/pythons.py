@@ -1,0 +1,36 @@
+"""Processes of Python that tests start and wait for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CPU = {"JAX_PLATFORMS": "cpu"}
+
+
+def ended(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """One that has ended, however it did, and what it wrote.
+
+    Args:
+      environment: variables beside those of this process.
+      **options: what else `subprocess.run` takes.
+    """
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | dict(environment or {}),
+        check=False,
+        **{"capture_output": True, "text": True} | options,
+    )
+
+
+def printed(*arguments: str | Path, **options: Any) -> str:
+    """What one printed that has ended well."""
+    done = ended(*arguments, **options)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
