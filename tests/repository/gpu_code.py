@@ -33,7 +33,7 @@ class Kernel:
 
 
 def kernel_name(mangled: str) -> str:
-    """What runs in it: `MoveBody`, `SumBody<F32>`, `IndexedSumBody<BF16, F32>`."""
+    """What runs in it: `MoveBody`, `IndexedSumBody<BF16, F32>`."""
     second = r"(?:(S\w*_)|NS\w*?_\d(\w+?)E)"  # the first again, or another
     found = re.search(rf"\d(\w+?Body)(?:INS\w*?_\d(\w+?)E{second}?E)?E+v", mangled)
     if found is None:

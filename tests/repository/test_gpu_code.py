@@ -50,15 +50,13 @@ RECORD = json.loads(
 KERNELS = [Kernel(**each) for each in RECORD["kernels"]]
 CUDA = ("sm_80", "sm_90", "sm_100")
 ROCM = ("gfx90a", "gfx942", "gfx950")
-SUMS = {f"SumBody<{kind}>" for kind in ("F16", "BF16", "F32", "F64")}
-INDEXED_SUMS = {
+SUMS = {
     *(f"IndexedSumBody<{kind}, {kind}>" for kind in ("F16", "BF16", "F32", "F64")),
     *(f"IndexedSumBody<{kind}, F32>" for kind in ("F16", "BF16")),
 }
 # The least loads in flight ahead of the first store, of each way through a kernel.
 LEAST = {"MoveBody": 4, "MoveFewBody": 4, "GatherBody": 4, "FetchBody": 4}
-LEAST |= dict.fromkeys(SUMS, 2)
-LEAST |= {name: 2 if "<F16" in name else 4 for name in INDEXED_SUMS}
+LEAST |= {name: 2 if "<F16" in name else 4 for name in SUMS}
 
 
 @pytest.mark.parametrize("architecture", [*CUDA, *ROCM])
