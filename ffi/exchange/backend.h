@@ -41,7 +41,7 @@ using PlanFunction = std::function<Status(const int64_t* traffic, const std::vec
 
 // Does the same for an exchange that plans itself: calls `take` with the plan while that is kept from others who plan.
 // What is not copied then is gone.
-using TakeSlices = std::function<void(planner::Slicer* plan)>;
+using TakeSlices = std::function<void(planner::Planner* plan)>;
 using SliceFunction = std::function<Status(const int64_t* traffic, const TakeSlices& take, bool* made)>;
 
 // Whoever takes a table to where it is wanted.

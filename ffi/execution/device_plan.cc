@@ -2,15 +2,16 @@
 
 namespace fastjax {
 
-void DevicePlan::Take(const planner::DeviceSlice& slice, bool backwards) {
+void DevicePlan::Take(const planner::Planner& plan, int32_t device, const planner::TransferRange& transfers,
+                      bool backwards) {
   here = true;
-  stages = slice.stages;
-  staging_rows = slice.staging_rows;
-  scheduler = slice.scheduler;
+  stages = plan.num_stages();
+  staging_rows = plan.StagingRows(device);
+  scheduler = plan.chosen();
   table_ = nullptr;
-  count_ = slice.transfers.size();
+  count_ = transfers.size();
   backwards_ = backwards;
-  own_.assign(slice.transfers.begin(), slice.transfers.end());
+  own_.assign(transfers.begin(), transfers.end());
 }
 
 void DevicePlan::View(const int32_t* words, bool backwards) {

@@ -30,7 +30,8 @@ class DevicePlan {
   bool ForEachTransfer(Visit visit) const;
 
   // `backwards`: rows travel in the reverse of the planned direction.
-  void Take(const planner::DeviceSlice& slice, bool backwards);
+  // What that plan has for the device, of which these transfers are listed.
+  void Take(const planner::Planner& plan, int32_t device, const planner::TransferRange& transfers, bool backwards);
   // Reads a table that planner::TableView::Check has accepted. The table must live as long as the plan is used.
   void View(const int32_t* words, bool backwards);
 

@@ -27,11 +27,11 @@ Status Prepared::Load(const CallSite& site, int32_t group, const std::vector<Exc
 }
 
 Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>& ranks, Launch* launch) {
-  const auto take_all = [&](planner::Slicer* plan) {
+  const auto take_all = [&](planner::Planner* plan) {
     for (const int32_t rank : ranks) {
-      planner::DeviceSlice slice = once_ ? plan->Head(rank) : plan->Of(rank);
-      if (once_ && rank == ranks.front()) slice.transfers = plan->All();
-      plans_[static_cast<size_t>(rank)].Take(slice, options.backwards());
+      planner::TransferRange transfers{};
+      if (!once_ || rank == ranks.front()) transfers = plan->DeviceTransfers(once_ ? planner::kEveryDevice : rank);
+      plans_[static_cast<size_t>(rank)].Take(*plan, rank, transfers, options.backwards());
     }
   };
   // A reference is small enough for std::function to hold without allocating.

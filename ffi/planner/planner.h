@@ -20,8 +20,7 @@ enum class Scheduler : int32_t {
 #undef FASTJAX_SCHEDULER
 };
 
-// What plans where there is nothing to decide: nothing leaves its server, or int32 cannot number the rows that another
-// would stage. It stages none, and no table is smaller than its.
+// What plans where there is nothing to decide, since nothing leaves its server. No table is smaller than its.
 inline constexpr Scheduler kFallback = Scheduler::kDirect;
 
 // In place of a device's number.
@@ -87,10 +86,10 @@ class Planner {
   const std::vector<Choice>* choices() const;
   // Returns the hash of topology, scheduler, row bytes and traffic.
   uint64_t hash() const { return hash_; }
-  // Whether every block, and every device's staging buffer, has fewer than 2^31 rows: of the whole exchange, so that
-  // every device gets the same answer.
+  // Whether every block has fewer than 2^31 rows, and whether every device's staging buffer does, too: of the whole
+  // exchange, so that every device gets the same answer. Tables and exchanges need it.
   bool blocks_fit_int32() const { return blocks_fit_int32_; }
-  bool staging_fits_int32() const { return staging_fits_int32_; }
+  bool fits_int32() const { return blocks_fit_int32_ && staging_fits_int32_; }
 
   // Returns the transfers of a device, or for kEveryDevice all, in an order that can be executed as it stands; valid
   // until the next call of any method.

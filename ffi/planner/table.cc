@@ -73,61 +73,32 @@ bool StagesRows(Scheduler scheduler) {
 }
 
 int64_t TableWords(const Topology& topology, Scheduler scheduler) {
-  const int64_t straight = GetSchedulerInfo(kFallback).max_entries(topology);
-  const int64_t own = GetSchedulerInfo(scheduler).max_entries(topology);
-  return EntriesBegin(topology.devices()) + kEntryWords * std::max(own, straight);
-}
-
-Slicer::Slicer(Planner* planner) : planner_(planner) {
-  if (!planner->blocks_fit_int32()) {
-    planner_ = nullptr;
-  } else if (!planner->staging_fits_int32()) {
-    // A plan that stages nothing always fits, and is the same one on every device. It needs every device's own NIC.
-    const Topology& topology = planner->topology();
-    const auto& nics = topology.nic_bandwidths;
-    planner_ = nullptr;
-    if (std::find(nics.begin(), nics.end(), 0) != nics.end()) return;
-    fallback_.emplace(topology, kFallback, 1);
-    fallback_->Plan(planner->traffic());
-    planner_ = &*fallback_;
-  }
-}
-
-DeviceSlice Slicer::Head(int32_t device) const {
-  return {device, planner_->num_stages(), planner_->StagingRows(device), planner_->chosen(), planner_->hash(), {}};
-}
-
-DeviceSlice Slicer::Of(int32_t device) {
-  const TransferRange transfers = planner_->DeviceTransfers(device);
-  DeviceSlice slice = Head(device);
-  slice.transfers = transfers;
-  return slice;
+  return EntriesBegin(topology.devices()) + kEntryWords * GetSchedulerInfo(scheduler).max_entries(topology);
 }
 
 bool WriteTable(Planner* planner, int32_t device, int32_t* words) {
   std::fill(words, words + kHeaderWords, 0);
-  Slicer slicer(planner);
-  if (!slicer.possible()) return false;
-  const DeviceSlice slice = slicer.Of(device);
+  if (!planner->fits_int32()) return false;
+  const TransferRange transfers = planner->DeviceTransfers(device);
   const Topology& topology = planner->topology();
   const int64_t room = TableWords(topology, planner->scheduler()) - EntriesBegin(topology.devices());
   // Proven never to happen (docs/design/stage_tables.md); a mistake in the proof must not write out of bounds.
-  if (slice.transfers.size() * kEntryWords > room) return false;
+  if (transfers.size() * kEntryWords > room) return false;
   WritePeers(*planner, device, words);
   int32_t* entry = words + EntriesBegin(topology.devices());
-  for (const Transfer& transfer : slice.transfers) {
+  for (const Transfer& transfer : transfers) {
     WriteEntry(transfer, entry);
     entry += kEntryWords;
   }
   words[kMagic] = kTableMagic;
   words[kDevices] = topology.devices();
   words[kDevice] = device;
-  words[kEntries] = static_cast<int32_t>(slice.transfers.size());
-  words[kStages] = slice.stages;
-  words[kStagingRows] = static_cast<int32_t>(slice.staging_rows);
-  words[kPlanHashLow] = static_cast<int32_t>(static_cast<uint32_t>(slice.plan_hash));
-  words[kPlanHashHigh] = static_cast<int32_t>(static_cast<uint32_t>(slice.plan_hash >> 32));
-  words[kSchedulerUsed] = static_cast<int32_t>(slice.scheduler);
+  words[kEntries] = static_cast<int32_t>(transfers.size());
+  words[kStages] = planner->num_stages();
+  words[kStagingRows] = static_cast<int32_t>(planner->StagingRows(device));
+  words[kPlanHashLow] = static_cast<int32_t>(static_cast<uint32_t>(planner->hash()));
+  words[kPlanHashHigh] = static_cast<int32_t>(static_cast<uint32_t>(planner->hash() >> 32));
+  words[kSchedulerUsed] = static_cast<int32_t>(planner->chosen());
   words[kChecksum] = Checksum(words, entry - words);
   return true;
 }

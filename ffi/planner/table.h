@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "planner/planner.h"
 
@@ -47,43 +46,11 @@ enum EntryWord : int32_t {
 // Whether the scheduler has rows rest on devices between their origin and their target.
 bool StagesRows(Scheduler scheduler);
 
-// What one device executes of a plan.
-struct DeviceSlice {
-  int32_t device;
-  int32_t stages;        // scale-out stages of the whole plan
-  int64_t staging_rows;  // rows of staging this device needs
-  Scheduler scheduler;   // that made the plan: never one that chooses
-  uint64_t plan_hash;    // of traffic, topology and scheduler: equal in the slices of one plan only
-  TransferRange transfers;
-};
-
-// Cuts a plan into slices whose rows int32 can number. Where only staging would have 2^31 rows or more, slices are
-// those of kFallback, for every device.
-class Slicer {
- public:
-  // Slices what `planner` has planned. The planner must neither plan again nor end while slices are in use.
-  explicit Slicer(Planner* planner);
-
-  // False where a block of the exchange has 2^31 rows or more, or where staging has and kFallback would need
-  // a NIC that some device lacks. It is so for every device.
-  bool possible() const { return planner_ != nullptr; }
-  // Valid until the next call.
-  DeviceSlice Of(int32_t device);
-  // The transfers of all devices, each once. Valid until the next call.
-  TransferRange All() { return planner_->DeviceTransfers(kEveryDevice); }
-  // A device's slice without its transfers.
-  DeviceSlice Head(int32_t device) const;
-
- private:
-  Planner* planner_;
-  std::optional<Planner> fallback_;
-};
-
 // Words that the table of any device takes, whatever the traffic; see docs/design/stage_tables.md for the proof.
 int64_t TableWords(const Topology& topology, Scheduler scheduler);
 
 // Writes `device`'s slice into words[0, TableWords): as many of them as it has entries for. Returns false, and writes
-// an all-zero header, where there are no slices.
+// an all-zero header, where rows do not fit int32.
 [[nodiscard]] bool WriteTable(Planner* planner, int32_t device, int32_t* words);
 
 // The rows of what is written must be numbers that int32 has.

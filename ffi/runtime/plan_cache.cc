@@ -23,8 +23,9 @@ struct PlanCaches {
 size_t MaxKept(const planner::Topology& topology) { return topology.devices() <= 512 ? 4 : 1; }
 
 const char* Refusal(const planner::Planner& planner) {
-  return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
-                                    : "a device sends 2^31 rows or more to another; split the exchange.";
+  return planner.blocks_fit_int32()
+             ? "a device stages 2^31 rows or more for others; split the exchange, or use scheduler=\"direct\"."
+             : "a device sends 2^31 rows or more to another; split the exchange.";
 }
 
 }  // namespace
@@ -64,9 +65,8 @@ const char* PlanCache::Write(const int64_t* traffic, const std::vector<LocalTabl
 const char* PlanCache::Slice(const int64_t* traffic, const TakeSlices& take, bool* made) {
   const std::lock_guard<std::mutex> lock(mutex_);
   planner::Planner& planner = Planned(traffic, made);
-  planner::Slicer slicer(&planner);
-  if (!slicer.possible()) return Refusal(planner);
-  take(&slicer);
+  if (!planner.fits_int32()) return Refusal(planner);
+  take(&planner);
   return "";
 }
 

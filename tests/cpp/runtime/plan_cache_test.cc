@@ -75,7 +75,7 @@ TEST(Refusals) {
     std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(topology, Scheduler::kFast)));
     const std::string said = cache.Write(traffic.data(), {{0, words.data()}}, &made);
     int64_t slices = 0;
-    CHECK_EQ(cache.Slice(traffic.data(), [&](planner::Slicer*) { ++slices; }, &made), said);
+    CHECK_EQ(cache.Slice(traffic.data(), [&](planner::Planner*) { ++slices; }, &made), said);
     CHECK_EQ(slices, said.empty() ? 1 : 0);
     return said;
   };
@@ -86,7 +86,8 @@ TEST(Refusals) {
   topology = MakeTopology(3, 2);
   topology.nic_bandwidths = {50, 0, 50, 0, 50, 0};
   const Matrix traffic = Fill(topology, [&](int32_t i, int32_t j) { return i == 1 && j > 1 ? kMost : 0; });
-  CHECK_EQ(refusal(topology, traffic), "a device stages 2^31 rows or more for others; split the exchange.");
+  CHECK_EQ(refusal(topology, traffic),
+           "a device stages 2^31 rows or more for others; split the exchange, or use scheduler=\"direct\".");
 }
 
 }  // namespace

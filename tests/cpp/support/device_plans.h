@@ -31,9 +31,8 @@ inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Sche
     const std::lock_guard<std::mutex> lock(*mutex);
     *made = !planner->planned(planner->HashWith(traffic));
     planner->Plan(traffic);
-    planner::Slicer slicer(planner.get());
-    if (!slicer.possible()) return Status::Internal("no slices");
-    take(&slicer);
+    if (!planner->fits_int32()) return Status::Internal("no slices");
+    take(planner.get());
     return Status::Ok();
   };
 }

@@ -32,8 +32,7 @@ class TableWriter {
 };
 
 // Every device's table holds exactly its transfers, and fits, and turns into that of the way back. There are none where
-// a block is too large, and those of direct, if its NICs work, where only staging is: it depends on counts and topology
-// alone, and is the same for every device.
+// a block is too large, or staging is: it depends on counts and topology alone, and is the same for every device.
 void CheckAllTables(const Matrix& traffic, planner::Planner* plan, const std::vector<planner::Transfer>& all);
 
 }  // namespace fastjax::test
