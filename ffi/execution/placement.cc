@@ -28,7 +28,7 @@ void Placement::Begin(const CallSite& site, const std::vector<ExchangeArgs>& arg
   staging_at_.assign(static_cast<size_t>(site.group_size), nullptr);
 }
 
-Status Placement::TakeStaging(const DevicePlans& plans, StagingMemory* memory) {
+Status Placement::TakeStaging(const DevicePlans& plans, const StagingMemory& memory) {
   int64_t arriving_rows = 0;
   int64_t rows = 0;
   for (int32_t rank = 0; rank < site_->group_size; ++rank) {
@@ -45,7 +45,7 @@ Status Placement::TakeStaging(const DevicePlans& plans, StagingMemory* memory) {
   for (size_t rank = 0; rank < staging_rows_.size(); ++rank) {
     const int64_t bytes = staging_rows_[rank] * row_bytes_;
     if (bytes <= 0) continue;
-    staging_at_[rank] = memory == nullptr ? next : memory->Take(static_cast<int32_t>(rank), bytes);
+    staging_at_[rank] = memory == nullptr ? next : memory(static_cast<int32_t>(rank), bytes);
     if (staging_at_[rank] == nullptr) {
       return Status::Internal(site_->Prefix() + "no memory for " +
                               std::to_string(memory == nullptr ? rows * row_bytes_ : bytes) +

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "exchange/group_traffic.h"
@@ -14,12 +15,8 @@
 
 namespace fastjax {
 
-// Memory for the staging of one device, which stays until the exchange is over; null if there is none.
-class StagingMemory {
- public:
-  virtual ~StagingMemory() = default;
-  virtual std::byte* Take(int32_t rank, int64_t bytes) = 0;
-};
+// Returns memory for the staging of one device, which stays until the exchange is over; null if there is none.
+using StagingMemory = std::function<std::byte*(int32_t rank, int64_t bytes)>;
 
 // Operands, outputs and staging memory of one exchange; reused by later ones. What it is given must outlive its use.
 class Placement {
@@ -29,7 +26,7 @@ class Placement {
   void Begin(const CallSite& site, const std::vector<ExchangeArgs>& args, int64_t row_bytes,
              const GroupTraffic& traffic);
   // Takes staging memory for the local devices, from `memory` or from the pool of this process.
-  Status TakeStaging(const DevicePlans& plans, StagingMemory* memory = nullptr);
+  Status TakeStaging(const DevicePlans& plans, const StagingMemory& memory = nullptr);
 
   // Returns the staging memory to the pool.
   void Release();

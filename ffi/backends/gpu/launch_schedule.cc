@@ -19,11 +19,6 @@ int64_t Aligned(int64_t bytes) { return (bytes + kMessageAlignment - 1) / kMessa
 
 }  // namespace
 
-std::byte* LaunchSchedule::StagingOfCalls::Take(int32_t rank, int64_t bytes) {
-  const Caller& caller = *layout->calls[static_cast<size_t>(layout->call_of[static_cast<size_t>(rank)])];
-  return caller.allocate(static_cast<size_t>(bytes));
-}
-
 Status LaunchSchedule::Build(const CallSite& site, const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
                              Kind kind, const GroupTraffic& traffic, const Layout& layout) {
   site_ = &site;
@@ -31,7 +26,6 @@ Status LaunchSchedule::Build(const CallSite& site, const std::vector<ExchangeArg
   traffic_ = &traffic;
   layout_ = &layout;
   plans_ = &plans;
-  memory_.layout = &layout;
   pipeline_steps_ = 1;
   kind_ = kind;
   messages_.clear();
@@ -45,7 +39,11 @@ Status LaunchSchedule::Build(const CallSite& site, const std::vector<ExchangeArg
   types_ = any.sum_types();
   factor_bytes_ = any.factor_bytes();
   placement_.Begin(site, args, any.row_bytes, traffic);
-  Status status = sums() ? CheckSummable(site, any) : placement_.TakeStaging(plans, &memory_);
+  const auto staging = [&layout](int32_t rank, int64_t bytes) {
+    const auto call = static_cast<size_t>(layout.call_of[static_cast<size_t>(rank)]);
+    return layout.calls[call]->allocate(static_cast<size_t>(bytes));
+  };
+  Status status = sums() ? CheckSummable(site, any) : placement_.TakeStaging(plans, staging);
   return status.ok() ? Lower() : status;
 }
 

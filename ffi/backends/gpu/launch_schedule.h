@@ -102,13 +102,6 @@ class LaunchSchedule {
   const SumList& sum(int32_t call) const { return sum_[static_cast<size_t>(call)]; }
 
  private:
-  // Memory of calls, for staging.
-  class StagingOfCalls final : public StagingMemory {
-   public:
-    std::byte* Take(int32_t rank, int64_t bytes) override;
-    const Layout* layout = nullptr;
-  };
-
   // What a step sends or receives, as one message.
   struct Packing {
     int64_t ranges = 0;   // where the rows lie
@@ -175,7 +168,6 @@ class LaunchSchedule {
   const GroupTraffic* traffic_ = nullptr;
   const Layout* layout_ = nullptr;
   const DevicePlans* plans_ = nullptr;
-  StagingOfCalls memory_;
   Reach reach_;
   Placement placement_;
   Lowering lowering_;
