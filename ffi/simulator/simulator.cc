@@ -152,7 +152,6 @@ double Simulator::Admitted(const Task& starting, double now) const {
 void Simulator::Finish(int32_t number, double at, double now) {
   end_[number] = at;
   is_done_[number] = true;
-  ++done_;
   for (int32_t k = first_after_[number]; k < first_after_[number + 1]; ++k) {
     const int32_t next = after_[k];
     ready_[next] = std::max(ready_[next], at);

@@ -28,7 +28,6 @@ class Simulator {
   // waits for itself.
   bool Advance(int64_t events);
 
-  int64_t done() const { return done_; }
   bool is_done(int32_t number) const { return is_done_[number]; }
   // Seconds, by task.
   const std::vector<double>& ready() const { return ready_; }
@@ -63,7 +62,6 @@ class Simulator {
   std::vector<int32_t> first_after_, after_, waits_for_;
   std::vector<double> ready_, start_, end_, left_, rate_, ends_at_;
   std::vector<bool> is_done_;
-  int64_t done_ = 0;
 
   LeastFirst<Moment> starts_;
   LeastFirst<Moment> dues_;
