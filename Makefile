@@ -20,7 +20,9 @@ export PYTHONSAFEPATH := 1
 
 ROOT := $(abspath .)
 BIN := $(abspath $(VENV))/bin
-# Python compiles what is imported, when it is: that is a small part of it.
+# Python compiles what is imported, when it is: that is a small part of it. It has to keep that, whatever was exported: the
+# tests start two hundred processes, and JAX would take each of them a second and a half more.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 STAMPS := $(VENV)/.stamps
 JOBS := $(shell nproc 2>/dev/null || echo 2)
