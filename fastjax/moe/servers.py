@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 
 from fastjax.topology import Topology
-
-_MOST_SHARES = 1 << 15
+from fastjax.traffic import landing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,25 +103,7 @@ class Servers:
         return np.repeat(np.array(self.rank_of), here)
 
     def rail_shares(self) -> np.ndarray:
-        """How much of what one server sends another each rail carries, in whole shares.
-
-        A rail is as fast as the slower of its two NICs; where all have failed somewhere, rails are
-        taken to be equal, and the planner sends rows round.
-
-        Returns:
-          Shares, int32, shape (servers, servers, devices of a server), of source and target server;
-          those of one pair are at most 2^15 together.
-        """
-        n, m = self.count, self.devices
-        nics = self.topology.nic_bandwidths
-        if nics is None:
-            return np.ones((n, n, m), np.int32)
-        speed = np.array(nics, np.float64).reshape(n, m)
-        rail = np.minimum(speed[:, None], speed[None, :])
-        rail = np.where(rail.max(2, keepdims=True) > 0, rail, 1)
-        if (rail == rail[..., :1]).all():
-            return np.ones((n, n, m), np.int32)
-        most = _MOST_SHARES // m
-        return np.maximum(np.rint(rail / rail.max(2, keepdims=True) * most), rail > 0).astype(
-            np.int32
-        )
+        """Those of `traffic.landing`, int32."""
+        n, m, nics = self.count, self.devices, self.topology.nic_bandwidths
+        speeds = None if nics is None else np.array(nics, np.float64).reshape(n, m)
+        return landing.rail_shares(n, m, speeds).astype(np.int32)

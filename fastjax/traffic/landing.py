@@ -29,7 +29,7 @@ def rows_to_devices(wanted: np.ndarray, nics: np.ndarray | None) -> np.ndarray:
     n, m = wanted.shape[:2]
     apart = ~np.eye(n, dtype=bool)
     have = wanted.transpose(0, 2, 1) * apart[..., None]  # source, target, device
-    share = quotas(have.sum(2), _rail_shares(n, m, nics))
+    share = quotas(have.sum(2), rail_shares(n, m, nics))
     kept = np.minimum(have, share)
     moved = _overlaps(have - kept, share - kept) + kept[..., None] * np.eye(m, dtype=np.int64)
     return moved.transpose(0, 2, 1, 3).reshape(n * m, n * m)
@@ -57,8 +57,16 @@ def quotas(rows: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return found
 
 
-def _rail_shares(n: int, m: int, nics: np.ndarray | None) -> np.ndarray:
-    """Whole shares of each rail, as fast as the slower of its two NICs; (servers, servers, m)."""
+def rail_shares(n: int, m: int, nics: np.ndarray | None) -> np.ndarray:
+    """How much of what one server sends another each rail carries, in whole shares.
+
+    A rail is as fast as the slower of its two NICs; where all have failed somewhere, rails are
+    taken to be equal, and the planner sends rows round.
+
+    Returns:
+      int64, shape (servers, servers, devices of a server), of source and target server; those of
+      one pair are at most 2^15 together.
+    """
     equal = np.ones((n, n, m), np.int64)
     if nics is None:
         return equal
