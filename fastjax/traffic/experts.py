@@ -96,7 +96,7 @@ class Routing:
         """Scores, -inf where a token's expert is in no group that it may choose from."""
         if self.top_groups == self.groups:
             return scores
-        grouped = scores.reshape(len(scores), self.groups, -1)
+        grouped = scores.reshape(*scores.shape[:-1], self.groups, self.num_experts // self.groups)
         two = min(2, grouped.shape[2])
         sums = -np.partition(-grouped, two - 1, axis=2)[:, :, :two].sum(2)
         worst = np.argsort(sums, axis=1)[:, : self.groups - self.top_groups]

@@ -23,6 +23,7 @@ def test_choices_of_models(name):
         1 if routing.groups > 1 else routing.top_k
     )
     assert routing.source
+    assert routing.choices(2, 0).shape == (2, 0, routing.top_k)
     np.testing.assert_array_equal(chosen, routing.choices(2, 300, exponent=0.8, seed=1))
     assert (chosen != routing.choices(2, 300, exponent=0.8, seed=2)).any()
 

@@ -83,13 +83,13 @@ def break_even(model: Levelling, counts: np.ndarray, tokens: int) -> int | None:
 
 
 def verdict(model: Levelling, counts: np.ndarray, tokens: int, top_k: int) -> list[str]:
-    """When levelling gains, and whether `moe.layer` levels by default: sentences."""
+    """When levelling gains, and whether the model of `moe.layer` would level: sentences."""
     least = break_even(model, counts, tokens)
     pays = "does not pay" if least is None else f"pays from {least:,} tokens a device"
     levels = levelling.pays(model, tokens, top_k, len(counts))
     return [
         f"With experts as popular, and apart from exchanges, levelling {pays}.",
-        f"By default moe.layer {'levels' if levels else 'does not level'} experts here.",
+        f"The cost model, which does not know them, would {'' if levels else 'not '}level experts.",
     ]
 
 

@@ -105,25 +105,27 @@ def _layer(given: argparse.Namespace, fabric: Fabric) -> Shown:
     work = layer.load(given, fabric)
     schedulers = schedulers_of(given, work.topology)
     theirs, ours = layer.peers(work), layer.simulate(work, schedulers)
-    compared, words = layer.compared(work, ours), []
+    compared, others, words = layer.compared(work, ours), {}, []
     draw = functools.partial(plot.plot_layers, [*compared.values()])
-    shown, placed = ours if given.verbose else compared, {}
     if work.levelled is not None and work.model is not None:
         levelled, _ = work.levelled
         found = layer.simulate(levelled, schedulers)
         best = layer.best_of(found)
-        shown[f"{best}, levelled"] = found[best]
-        placed = layer.as_eplb(work, schedulers)
+        compared[f"{best}, levelled"] = found[best]
+        others = layer.as_eplb(work, schedulers)
         words = balance.verdict(work.model, work.counts, work.tokens.count, work.tokens.top_k)
         loads = (each.traffic.each.sum(0) for each in (work, levelled))
         draw = functools.partial(plot.plot_loads, *loads, servers=work.topology.servers)
     if given.draw is not None:
         options.save_picture(given.draw, draw)
+    if given.verbose:
+        known = {id(times) for times in compared.values()}
+        others |= {name: times for name, times in ours.items() if id(times) not in known}
     parts = [
         text.sections({"layer": layer.section(work)}),
-        layer.table(work, theirs | shown | placed, verbose=given.verbose),
+        layer.table(work, theirs | compared | others, verbose=given.verbose),
     ]
-    return work.topology, parts, layer.verdict(work, theirs, shown) + words
+    return work.topology, parts, layer.verdict(work, theirs, compared) + words
 
 
 def _assumptions(

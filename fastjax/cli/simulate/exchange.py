@@ -157,7 +157,7 @@ def table(costs: Costs, *, verbose: bool) -> str:
 
 
 def verdict(costs: Costs) -> list[str]:
-    """What planning gains, and what limits it: sentences."""
+    """What planning gains: sentences."""
     best, today = costs.best, costs.today
     if not best.timeline.completion_time:
         return ["There is nothing to move."]

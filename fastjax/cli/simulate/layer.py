@@ -29,6 +29,7 @@ _MATRICES = 3  # of an expert: gate, up and down
 _DEFAULT_COPIES = 4  # as `moe.layer`'s
 _ALIKE = 0.03  # how far behind still counts as level
 _TODAY = "today: all at once"
+_PREDICTED = ", predicted best"
 # What there is without fastjax, in the table and in a sentence.
 _PEERS = {
     _TODAY: "Sent all at once, as today, it takes",
@@ -143,7 +144,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, metavar="K", help="experts of a token")
     add("--groups", type=int, metavar="G", help="equal runs of experts, default: 1")
     add("--top-groups", type=int, metavar="N", help="groups that a token may choose from")
-    step = "of a model: shows what they take in a step, forward and backward"
+    step = "show what so many take in a step, forward and backward"
     add("--layers", type=number(1, 2**20), metavar="N", help=step)
     add = parser.add_argument_group(
         "a layer in chunks, of which some cross while experts work on others"
@@ -350,21 +351,22 @@ def fastest(ways: Ways) -> Ways:
 
 
 def compared(work: Work, ways: Ways) -> Ways:
-    """Those in one chunk, the best of all, and that of `moe.layer` by default, which says so."""
-    best, default = best_of(ways), by_default(work)
-    shown = {}
-    for name, times in fastest(ways).items():
-        is_default = (times.deduplicated, times.chunks) == default
-        if times.chunks == 1 or name == best or is_default:
-            shown[name + ", by default" * is_default] = times
-    return shown
+    """Those in one chunk, the best of all, and the one that the cost model predicts to be best."""
+    best, predicted = best_of(ways), predicted_best(work)
+    return {
+        name + _PREDICTED * is_predicted: times
+        for name, times in fastest(ways).items()
+        if (is_predicted := (times.deduplicated, times.chunks) == predicted)
+        or times.chunks == 1
+        or name == best
+    }
 
 
-def by_default(work: Work) -> tuple[bool, int]:
-    """Whether `moe.layer` deduplicates if nobody says so, and the number of its chunks.
+def predicted_best(work: Work) -> tuple[bool, int]:
+    """Whether the cost model would deduplicate, and in which of these numbers of chunks.
 
-    It goes by the cost model, for a forward and a backward pass, which does not know how popular
-    experts are.
+    `moe.layer` goes by it where it chooses, for a forward and a backward pass. It does not know how
+    popular experts are.
     """
     tokens = work.tokens
     if work.seconds_per_row is None:
@@ -389,6 +391,10 @@ def section(work: Work) -> text.Section:
     each, once = (rows.crossing_per_token(deduplicate=way) for way in (False, True))
     levelled, copies = work.levelled or (None, "")
     slowest = f", levelled {levelled.slowest:.3f} x" if levelled else ""
+    experts = {}
+    if work.seconds_per_row is not None:
+        size = f", of {text.size(work.model.expert_bytes)}" if work.model else ""
+        experts["experts"] = f"{text.seconds(work.seconds_per_row)} a row{size}"
     return {
         "source": work.name,
         "devices": statistics.devices_in_words(work.topology),
@@ -397,6 +403,7 @@ def section(work: Work) -> text.Section:
         "rows that cross": f"{each:.2f} for a token, or deduplicated {once:.2f}, of "
         f"{text.size(tokens.crossing_bytes)} out and {text.size(tokens.row_bytes)} back",
         "Gini coefficient": f"{traffic.gini(work.counts):.3f} of experts",
+        **experts,
         "busiest device": f"{work.slowest:.3f} x the mean rows at experts{slowest}",
         **({"copies": copies} if levelled else {}),
     }
@@ -413,9 +420,12 @@ def table(work: Work, ways: Ways, *, verbose: bool) -> str:
     }
     if not work.layers:
         del columns["0 layers, a step"]
+    parts = (
+        "dispatch and combine" if work.seconds_per_row is None else "dispatch, experts and combine"
+    )
+    passes = "forward and backward, without recomputation" if work.layers else "forward"
     caption = (
-        "today: a row for each choice, as NCCL and jax.lax send it. a layer: dispatch, experts "
-        f"(--seconds-per-row)\nand combine, {_passes(work)}."
+        f"today: a row for each choice, as NCCL and jax.lax send it.\na layer: {parts}, {passes}."
     )
     if verbose:
         columns |= {
@@ -431,10 +441,6 @@ def table(work: Work, ways: Ways, *, verbose: bool) -> str:
     return text.table("what it gains", columns, ways.items(), caption)
 
 
-def _passes(work: Work) -> str:
-    return "forward and backward, without recomputation" if work.layers else "forward"
-
-
 def verdict(work: Work, theirs: Ways, ours: Ways) -> list[str]:
     """What the best of ours gains over what there is today: sentences."""
     best = min(ours, key=lambda name: ours[name].total)
@@ -445,5 +451,5 @@ def verdict(work: Work, theirs: Ways, ours: Ways) -> list[str]:
         said = f"{_PEERS[name]} {text.seconds(times_n * times.total)}"
         ratio = times.total / least if least else 1.0
         gains = ratio > 1 + _ALIKE
-        words.append(f"{said}, {ratio:.2f} x as long." if gains else f"{said}: that gains nothing.")
+        words.append(f"{said}{f', {ratio:.2f} x as long' if gains else ': fastjax gains nothing'}.")
     return words

@@ -1,6 +1,7 @@
 """The command line: what a layer would cost, deduplicated and not, and in chunks."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -38,7 +39,10 @@ def test_a_layer_by_hand():
     assert work.traffic.crossing_per_token(deduplicate=True) == 1
     assert [times.total for times in theirs.values()] == pytest.approx([40e-3, 20.2e-3])
     assert once.total == pytest.approx(20.2e-3 + once.planning)
-    assert layer.compared(work, ours) == {"direct": each, "direct, deduplicated, by default": once}
+    assert layer.compared(work, ours) == {
+        "direct": each,
+        "direct, deduplicated, predicted best": once,
+    }
 
 
 def test_experts_by_hand(capsys):
@@ -51,7 +55,7 @@ def test_experts_by_hand(capsys):
     assert forwarded.total == pytest.approx(20.2e-3 + experts)
     assert best.total == pytest.approx(20.2e-3 + experts + best.planning)
     printed = run(capsys, *arguments)
-    assert f"by default, {text.seconds(best.total)} a layer." in printed
+    assert f"predicted best, {text.seconds(best.total)} a layer." in printed
     assert f"it takes {text.seconds(today.total)}, {today.total / best.total:.2f} x as" in printed
 
 
@@ -66,6 +70,25 @@ def test_a_step_by_hand(capsys):
     printed = run(capsys, *arguments)
     assert f"{text.seconds(3 * best.total)} a step of 3 layers" in printed
     assert f"today, it takes {text.seconds(3 * today.total)}, " in printed
+
+
+def test_all_numbers(capsys):
+    """`--verbose` adds ways and columns, and the same way is best."""
+    arguments = (LAYER, f"{PLAIN} --schedulers direct fast", "--seconds-per-row 1e-6 --chunks 2")
+    few, many = run(capsys, *arguments), run(capsys, *arguments, "--verbose")
+    assert few.splitlines()[-3:] == many.splitlines()[-3:]
+    ways = ("direct", "fast", "direct, deduplicated", "fast, deduplicated")
+    assert all(re.search(rf"^  {way}(, predicted best)?  ", many, re.MULTILINE) for way in ways)
+    assert "NICs busy" in many
+    assert "NICs busy" not in few
+
+
+def test_a_layer_that_gains_nothing(capsys):
+    arguments = "--layer --num-experts 2 --top-k 1 --devices 2 --servers 1 --tokens 1000"
+    printed = run(capsys, arguments, DIRECT)
+    assert re.search(
+        r"Sent all at once, as today, it takes .* ms: fastjax gains nothing\.", printed
+    )
 
 
 def test_forwarded_rows_one_by_one(rng):
@@ -164,7 +187,7 @@ def test_chunks_by_hand():
         assert found.experts == pytest.approx(40e-3 + count * 20e-6)
         assert found.network == pytest.approx(20.2e-3 if way else 40e-3)
         assert found.inside == 0
-    assert layer.by_default(work) == (True, 4)
+    assert layer.predicted_best(work) == (True, 4)
     assert ours[layer.best_of(ours)] is times[True, 4]
     shown = [times[False, 1], times[True, 1], times[True, 4]]
     assert [*layer.compared(work, ours).values()] == shown
@@ -190,8 +213,8 @@ def test_the_prediction_is_that_of_the_library():
     predicted = layer_time(
         PRESETS["h200"].topology(2), 3000, 4, 8192, 64, seconds_per_row=2e-7, backward=True
     )
-    assert layer.by_default(work) == (predicted.deduplicated, predicted.chunks)
-    (named,) = (name for name in layer.compared(work, ours) if name.endswith(", by default"))
+    assert layer.predicted_best(work) == (predicted.deduplicated, predicted.chunks)
+    (named,) = (name for name in layer.compared(work, ours) if name.endswith(", predicted best"))
     found = times[predicted.deduplicated, predicted.chunks]
     assert layer.compared(work, ours)[named] is found
     assert found.total >= ours[layer.best_of(ours)].total * (1 - 0.01)
@@ -204,7 +227,7 @@ def test_one_server():
     assert {way for way, _ in times} == {False}
     assert times[False, 1].inside == pytest.approx(2e-3)
     assert times[False, 1].network == 0
-    assert layer.by_default(work) == (False, 1)
+    assert layer.predicted_best(work) == (False, 1)
 
 
 def test_the_picture(capsys, tmp_path):
@@ -226,6 +249,7 @@ def test_the_picture(capsys, tmp_path):
         ("--model mixtral-8x7b --top-groups 1 --devices 4 --servers 2", "itself: no --top-groups"),
         ("--model mixtral-8x7b --devices 3 --servers 1", "8 experts do not divide over 3 devices"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --layers 0", "--layers: must be from 1 to"),
+        ("--generate uniform --devices 4 --servers 2 --layers 3", "--generate is of one exchange"),
         ("--model mixtral-8x7b --devices 4 --servers 2 --tokens -1", "tokens must be an integer"),
         ("--layer --generate uniform --devices 4 --servers 2", "--generate is of one exchange"),
         ("TRACE --layer --top-k 2 --devices 2 --servers 2", "a trace says itself what"),
