@@ -71,7 +71,7 @@ MoveLine MakeLine(const GpuCase& which, int64_t bytes, std::byte* dst, const std
 
 std::string NameOf(const GpuCase& which) {
   std::string way = which.gathers ? "gather" : "scatter";
-  if (which.sources > 0) way = "sum of " + std::to_string(which.sources) + ", " + way;
+  if (which.sources > 0) way = "listed sum of " + std::to_string(which.sources) + ", " + way;
   const std::string rows = std::to_string(which.row_bytes) + " B rows, ";
   if (which.updates == 0) return way + " " + rows + "each alone";
   return way + " " + rows + std::to_string(which.updates) + " a peer";

@@ -137,7 +137,9 @@ Result Run(int32_t devices, const Skew& skew) {
       times.push_back(time);
       continue;
     }
-    result.matchings.Add(planner.num_matchings(), ring.size());  // of each matrix once, while all gets warm
+    // Of each matrix once, while all gets warm.
+    const planner::MatchingList* const matchings = planner.matched().matchings;
+    result.matchings.Add(matchings == nullptr ? planner.num_stages() : matchings->count(), ring.size());
     result.stages.Add(planner.num_stages(), ring.size());
   }
   result.plan = MakeSpread(std::move(times));

@@ -123,7 +123,7 @@ class Plan:
 
         Raises:
           ArgumentError: there is no such device, or a block of 2**31 rows or more does not fit the
-            table's integers; nor do as many rows that a device passes on.
+            table's integers; nor do as many rows that a device stages for others.
         """
         if device not in range(self.topology.num_devices):
             raise ArgumentError(
@@ -134,7 +134,7 @@ class Plan:
         except ValueError as error:
             what = str(error)
             if self.traffic.max() < 2**31:
-                what = "a device passes on 2^31 rows or more, which do not fit a stage table"
+                what = "a device stages 2^31 rows or more for others"
             raise ArgumentError(f"{what}; split the exchange.") from None
 
     def __repr__(self) -> str:

@@ -43,6 +43,9 @@ class GroupTraffic {
   // Checks the indices of the devices of this process; those of others are not known here.
   Status CheckIndices(const std::vector<ExchangeArgs>& args) const;
 
+  // That, on this device, something is wrong.
+  Status Refuse(int32_t position, const std::string& what) const;
+
   // Rows that each rank sends to each, by the metadata; in reverse, what comes back.
   const int64_t* sent() const { return sent_.data(); }
 
@@ -84,8 +87,6 @@ class GroupTraffic {
   void ForEachRunOf(int32_t sender, size_t number, int64_t skip, int64_t rows, Visit visit) const;
   int64_t Sent(int32_t from, int32_t to) const { return sent_[static_cast<size_t>(from) * devices_ + to]; }
   std::string DeviceName(int32_t position) const { return site_->DeviceName(group_, position); }
-  // That, on this device, something is wrong.
-  Status Refuse(int32_t position, const std::string& what) const;
   Status CheckDevice(int32_t position, int64_t operand_rows, int64_t output_rows) const;
   // Leaves the rows of a slice that lie in both arrays.
   void Clip(size_t number, int64_t operand_rows, int64_t output_rows);

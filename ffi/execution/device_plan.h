@@ -29,8 +29,8 @@ class DevicePlan {
   template <typename Visit>
   bool ForEachTransfer(Visit visit) const;
 
-  // `backwards`: rows travel in the reverse of the planned direction.
-  // What that plan has for the device, of which these transfers are listed.
+  // Takes what `plan` has for `device`. `transfers`: those that ForEachTransfer visits, the device's, all devices', or
+  // none. `backwards`: rows travel in the reverse of the planned direction.
   void Take(const planner::Planner& plan, int32_t device, const planner::TransferRange& transfers, bool backwards);
   // Reads a table that planner::TableView::Check has accepted. The table must live as long as the plan is used.
   void View(const int32_t* words, bool backwards);

@@ -23,7 +23,7 @@ class Numbering {
     values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
     last_ = 0;
   }
-  // Returns the number of a value that has been added.
+  // Returns the number of a value, which has been added.
   int32_t NumberOf(int32_t value) {
     if (values_[last_] != value) {
       last_ = static_cast<size_t>(std::lower_bound(values_.begin(), values_.end(), value) - values_.begin());

@@ -139,10 +139,6 @@ Scheduler Planner::chosen() const { return schedule_->chosen(scheduler_); }
 int32_t Planner::num_stages() const { return schedule_->num_stages(); }
 Matched Planner::matched() const { return schedule_->matched(); }
 const std::vector<Choice>* Planner::choices() const { return schedule_->choices(); }
-int32_t Planner::num_matchings() const {
-  const MatchingList* matchings = matched().matchings;
-  return matchings == nullptr ? num_stages() : matchings->count();
-}
 
 TransferRange Planner::DeviceTransfers(int32_t device) {
   buffer_.Clear();

@@ -80,8 +80,6 @@ class Planner {
   Scheduler chosen() const;
   const int64_t* traffic() const { return traffic_; }
   int32_t num_stages() const;
-  // Distinct matchings that stages were cut from; for schedulers that make none, stages.
-  int32_t num_matchings() const;
   Matched matched() const;
   const std::vector<Choice>* choices() const;
   // Returns the hash of topology, scheduler, row bytes and traffic.
@@ -92,7 +90,7 @@ class Planner {
   bool fits_int32() const { return blocks_fit_int32_ && staging_fits_int32_; }
 
   // Returns the transfers of a device, or for kEveryDevice all, in an order that can be executed as it stands; valid
-  // until the next call of any method.
+  // until the next call of this or of Plan.
   TransferRange DeviceTransfers(int32_t device);
   // Rows of staging buffer that `device` needs.
   int64_t StagingRows(int32_t device) const;

@@ -23,9 +23,8 @@ struct PlanCaches {
 size_t MaxKept(const planner::Topology& topology) { return topology.devices() <= 512 ? 4 : 1; }
 
 const char* Refusal(const planner::Planner& planner) {
-  return planner.blocks_fit_int32()
-             ? "a device stages 2^31 rows or more for others; split the exchange, or use scheduler=\"direct\"."
-             : "a device sends 2^31 rows or more to another; split the exchange.";
+  return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
+                                    : "a device sends 2^31 rows or more to another; split the exchange.";
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ def test_tables_refuse_more_staged_rows_than_int32_counts(scheduler):
     plan = make_plan(matrix, topology, scheduler=scheduler)
     for device in range(6):
         read = partial(plan.stage_table, device)
-        refused(ArgumentError, read, "passes on 2^31 rows", "split the exchange")
+        refused(ArgumentError, read, "stages 2^31 rows", "split the exchange")
 
 
 def test_schedulers_that_cannot_go_round_failures():

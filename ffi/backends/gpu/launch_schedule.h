@@ -62,7 +62,7 @@ struct SumList {
 
   std::vector<Result> results;
   std::vector<kernels::Slice> slices;
-  std::vector<int32_t> starts;  // of the host, as are these
+  std::vector<int32_t> starts;  // this and the next: empty where devices have them
   std::vector<int32_t> entries;
 };
 

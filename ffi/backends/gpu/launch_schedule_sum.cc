@@ -1,6 +1,7 @@
 // Sums on the way back, of rows that land on each other: the lists of what lands on which row.
 #include <limits>
 #include <numeric>
+#include <string>
 
 #include "backends/gpu/launch_schedule.h"
 
@@ -14,8 +15,8 @@ Status LaunchSchedule::AddAllSums() {
     list.starts.clear();
     list.entries.clear();
   }
+  if (placement_.row_bytes() == 0) return Status::Ok();
   for (const int32_t target : lowering_.devices()) {
-    if (placement_.row_bytes() == 0) break;
     if (Status status = AddSum(target); !status.ok()) return status;
   }
   return Status::Ok();
@@ -37,8 +38,8 @@ Status LaunchSchedule::AddSum(int32_t target) {
   });
   if (entries == 0) return Status::Ok();
   if (!kind_.indexed && entries > kMostEntries) {
-    return Status::Invalid(site_->Prefix() +
-                           "2^31 rows or more come back to a device to be summed; split the exchange.");
+    const std::string what = " rows come back to be summed, and fewer than 2^31 can be listed; split the exchange.";
+    return traffic_->Refuse(site_->position_at[target], std::to_string(entries) + what);
   }
   if (!kind_.indexed) ListEntries(target, &list);
   result.sum.result = to.destination;

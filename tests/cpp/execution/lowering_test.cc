@@ -138,7 +138,7 @@ TEST(HostilePlans) {
   CHECK_EQ(setting.lowering.ByPipelineStep().size(), setting.lowering.steps().size());
 }
 
-// Numbers of more values than the table of those seen last has places.
+// Few values and many, in any order.
 TEST(Numbering) {
   std::mt19937_64 random(7);
   Numbering numbering;

@@ -120,7 +120,7 @@ std::vector<std::byte> UnifiedNaNs(ElementKind kind, std::vector<std::byte> memo
   return memory;
 }
 
-// Some of them infinite or no number.
+// A third of them have random bits, so that they may be of any size, infinite or no number.
 std::vector<std::byte> RandomElements(ElementKind kind, int64_t count, Random* random) {
   std::vector<std::byte> elements;
   const auto append = [&](auto value) {
@@ -129,6 +129,11 @@ std::vector<std::byte> RandomElements(ElementKind kind, int64_t count, Random* r
     std::memcpy(elements.data() + at, &value, sizeof(value));
   };
   for (int64_t i = 0; i < count; ++i) {
+    if (Below(random, 3) == 0) {
+      const std::vector<std::byte> bits = RandomBytes(kernels::ElementBytes(kind), random);
+      elements.insert(elements.end(), bits.begin(), bits.end());
+      continue;
+    }
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const double odd[] = {kInfinity, -kInfinity, std::nan("")};
     const double finite = static_cast<double>(Below(random, 2'000'001) - 1'000'000) / 7;
@@ -211,7 +216,7 @@ class SumTrial {
       const int64_t count = std::min<int64_t>(1 + Below(random, 9), kEntries - entry);
       slices_.push_back(
           {entry, count, reinterpret_cast<const std::byte*>(at), reinterpret_cast<const std::byte*>(factor_at)});
-      at += count * elements_ * element_bytes_;
+      at += count * elements_ * element_bytes_ + (Below(random, 2) == 0 ? 0 : Below(random, 16));
       factor_at += count * sum_bytes_;
       entry += count + Below(random, 4);
     }
@@ -220,6 +225,7 @@ class SumTrial {
       const std::vector<std::byte> numbers =
           RandomElements(kind, (bytes - phase) / static_cast<int64_t>(kernels::ElementBytes(kind)), random);
       to->insert(to->end(), numbers.begin(), numbers.end());
+      to->resize(static_cast<size_t>(bytes));
     };
     const auto phase = static_cast<int64_t>(reinterpret_cast<uintptr_t>(slices_.front().row));
     fill(&returned_, types_.element, at, phase);

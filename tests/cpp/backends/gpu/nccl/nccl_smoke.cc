@@ -39,11 +39,11 @@ using gpu::nccl::Result;
 using gpu::nccl::UniqueId;
 using gpu_support::Device;
 using gpu_support::Memory;
+using gpu_support::Random;
+using gpu_support::RandomBytes;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kPoll{50};
-using gpu_support::Random;
-using gpu_support::RandomBytes;
 
 // What is being tried, printed as it begins. What fails is named in the last line, and so is what hangs: a signal ends
 // the program then.
