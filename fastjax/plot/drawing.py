@@ -32,12 +32,12 @@ def matplotlib() -> Any:
     return importlib.import_module("matplotlib")
 
 
-def colours_of(servers: int) -> np.ndarray:
-    """One for each server, shape (servers, 4)."""
+def colours_of(chunks: int) -> np.ndarray:
+    """One for each chunk, shape (chunks, 4)."""
     maps = matplotlib().colormaps
-    if servers <= 10:
-        return maps["tab10"](np.arange(servers))
-    return maps["turbo"](np.linspace(0.03, 0.97, servers))
+    if chunks <= 10:
+        return maps["tab10"](np.arange(chunks))
+    return maps["turbo"](np.linspace(0.03, 0.97, chunks))
 
 
 def add_boxes(

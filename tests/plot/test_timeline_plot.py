@@ -76,6 +76,8 @@ def test_figures_by_hand():
         *("0%", "17%", "0%", "8%"),
         *("0%", "42%", "8%", "0%"),
     ]
+    ends = [text for text in texts(ax) if text[0] in "→←"]
+    assert ends == ["→2", "→3", "→3", "←0", "←1", "←1"]
     assert "12 µs, 2.40 x the lower bound" in ax.get_title(loc="left")
 
 

@@ -3,6 +3,7 @@
 import functools
 import signal
 import threading
+import time
 
 import hypothesis.strategies as st
 import numpy as np
@@ -229,17 +230,23 @@ def test_busy_is_bytes_by_rate():
 
 
 def test_a_signal_ends_it():
+    # It would take a minute.
+    plan = make_plan(fastjax.traffic.pair_zipf(768, 4096), Topology(96, 8), scheduler="direct")
+
     def interrupt(*_):
         raise ValueError("mine")
 
-    plan = make_plan(fastjax.traffic.pair_zipf(256, 4096), Topology(32, 8), scheduler="spreadout")
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    def run():
+        threading.Timer(0.05, signal.raise_signal, [signal.SIGUSR1]).start()
+        simulate(plan)
+
+    before, began = signal.signal(signal.SIGUSR1, interrupt), time.monotonic()
     try:
-        threading.Timer(0.01, signal.raise_signal, [signal.SIGUSR1]).start()
         with pytest.raises(ValueError, match=r"^mine$"):
-            simulate(plan)
+            run()
     finally:
         signal.signal(signal.SIGUSR1, before)
+    assert time.monotonic() - began < 30
 
 
 def test_presets():
