@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "json.h"
+#include "planner/matchings.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 
