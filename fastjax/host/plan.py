@@ -186,12 +186,9 @@ def make_plan(
     check_scheduler_fits(scheduler, topology)
     given = _checked_traffic(traffic, topology), topology, scheduler, int(row_bytes)
     with jax.profiler.TraceAnnotation("fastjax.make_plan", scheduler=scheduler):
-        core, solved = _planned(*given), None
-        if scheduling.ALL[scheduler].solves:
-            solved = _solve(core, topology.servers, time_limit)
-        if solved is not None:
-            core.plan_with(*solved)
-        return Plan(core, (*given, solved))
+        solves = scheduling.ALL[scheduler].solves
+        made = (*given, _solve(_planned(*given), topology.servers, time_limit) if solves else None)
+        return Plan(_planned(*made), made)
 
 
 def _planned(
