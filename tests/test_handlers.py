@@ -266,42 +266,24 @@ def emitted(call, result, given, **others):
 
 
 TOKEN = jax.ShapeDtypeStruct((2,), jnp.uint32)
+ROW = jnp.full((1, 1), 5.0)
 
 
 def started(token, **attributes):
-    """An exchange whose turn is after that of a token."""
+    """An exchange of one row whose turn is after that of a token."""
     made = emitted(START, TOKEN, [token], channel=2)
     names = (*ALL, "token")
-    arrays = OPERANDS | {"token": made}
+    one = INTEGERS + 1
+    arrays = OPERANDS | {"token": made, "source": ROW, "send_sizes": one, "recv_sizes": one}
     given = [arrays[name] for name in names]
     return emitted(EXCHANGE, ROWS, given, operands=",".join(names), **attributes)
 
 
-def never_taken():
-    """A token whose exchange never comes, as where XLA has skipped that."""
-    return emitted(START, TOKEN, [], channel=1)
-
-
-def test_an_exchange_whose_turn_never_comes_fails():
-    run = jax.jit(lambda: started(never_taken(), program="jit_held"))
-    for _ in range(2):
-        words = "device 0 cannot take part: it has waited 1.0 s for its turn"
-        refused(jax.errors.JaxRuntimeError, run, words)
-    alone = jax.jit(lambda: started(jnp.zeros(2, jnp.uint32), program="jit_not_held"))
-    assert alone().shape == (1, 1)
-
-
-def test_an_exchange_is_not_held_when_its_device_has_failed():
-    """It hears of another exchange's failure long before its own time is up."""
-    told = {"program": "jit_in_vain", "timeout_ms": 10**7}
-
-    def program(sizes):
-        held = started(never_taken(), **told)
-        arrays = OPERANDS | {"recv_sizes": sizes}
-        given = [arrays[name] for name in ALL]
-        return held, emitted(EXCHANGE, ROWS, given, operands=",".join(ALL), channel=8, **told)
-
-    refused(jax.errors.JaxRuntimeError, lambda: jax.jit(program)(INTEGERS + 2), "receive")
+def test_an_exchange_begins_though_an_earlier_one_is_not_called():
+    """As where XLA calls that only later, or has skipped it."""
+    never_called = partial(emitted, START, TOKEN, [], channel=1)
+    assert jax.jit(lambda: started(never_called(), program="jit_held"))() == ROW
+    assert jax.jit(lambda: started(jnp.zeros(2, jnp.uint32), program="jit_not_held"))() == ROW
 
 
 def test_a_tally_of_gpus_that_there_are_none_of():

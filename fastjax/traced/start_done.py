@@ -5,8 +5,8 @@
     rows = done(in_flight, after=[...])
 
 A start that has another's token in `after` begins its exchange later than that one, on every
-device. Neither part has derivatives: who needs them writes the backward pass with `start` and
-`done`, too.
+device, unless XLA calls that only once this one has ended. Neither part has derivatives: who needs
+them writes the backward pass with `start` and `done`, too.
 """
 
 from __future__ import annotations

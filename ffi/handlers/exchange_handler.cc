@@ -1,7 +1,6 @@
 // The handlers of exchanges in CPU programs. What takes the form of a GPU's exchange is executed by emulated ones.
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "backends/registry.h"
@@ -14,29 +13,6 @@
 namespace fastjax::handlers {
 namespace {
 
-// Tells the turns of a call site which of its devices have failed elsewhere.
-class TurnListener final : public FailureListener {
- public:
-  void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      recent_.Add(launch);
-    }
-    Turns::Get().OnFailed(this, *launch);
-  }
-
-  // Returns why a device has failed, or null.
-  std::shared_ptr<const Status> Why(int64_t run_id, int32_t partition) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const FailedLaunch* const launch = recent_.Find(run_id);
-    return launch == nullptr ? nullptr : launch->Why(partition);
-  }
-
- private:
-  std::mutex mutex_;
-  RecentFailures recent_;
-};
-
 struct ExchangeSite {
   static ffi::TypeId id;
   static constexpr const char* kTypeName = "fastjax_exchange_site_v2";
@@ -45,8 +21,6 @@ struct ExchangeSite {
   std::shared_ptr<const CallSite> site;
   bool reverse = false;
   std::shared_ptr<fastjax::Exchange> exchange;
-  std::shared_ptr<TurnListener> turns;        // where the exchange has a turn
-  std::shared_ptr<FailedLaunches> launches;   // that it hears of
   std::unique_ptr<GpuExchangeSite> emulated;  // in place of all these
 };
 
@@ -62,10 +36,6 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
   state->site = *site;
   state->reverse = options->reverse;
   state->exchange = backend->OpenExchange(*site, std::move(*options));
-  if (!state->operands.Has(Operand::kToken)) return ffi::Error::Success();
-  state->turns = std::make_shared<TurnListener>();
-  state->launches = FailedLaunchesOf(**site, kAllProcesses);
-  state->launches->Add(state->turns);
   return ffi::Error::Success();
 }
 
@@ -81,34 +51,14 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictiona
   });
 }
 
-// Begins an exchange in its turn, or refuses it then. The handler does not wait for that.
-void BeginInTurn(const ffi::AnyBuffer& token, ExchangeSite* state, int64_t run_id, int32_t where,
-                 const ExchangeArgs& args, const Status& refusal, const Completion& done) {
-  Turns::Token number = 0;
-  if (token.element_type() == ffi::DataType::U32 && token.size_bytes() == sizeof(number)) {
-    std::memcpy(&number, token.untyped_data(), sizeof(number));
-  }
-  const auto run = [=](const Status& waited, const std::function<void()>& begun) {
-    // A device has arrived when it is told of the end, which may be before Start returns.
-    const Completion ended = [done, begun](const Status& status) {
-      begun();
-      done(status);
-    };
-    if (waited.ok() && refusal.ok()) {
-      state->exchange->Start(run_id, where, args, ended);
-    } else {
-      state->exchange->FailGroup(run_id, where, refusal.ok() ? waited : refusal, ended);
-    }
-    begun();
-  };
-  const CallSite& site = *state->site;
-  const auto failed = [turns = state->turns, run_id, where] { return turns->Why(run_id, where); };
-  const bool taken =
-      Turns::Get().Take(number, {state->turns.get(), run_id, where, site.channel, site.timeout_ms, run, failed});
-  if (!taken) state->exchange->FailGroup(run_id, where, Status::Invalid("its token is of no start"), done);
+bool DecodeToken(const ffi::AnyBuffer& token, Turns::Token* number) {
+  if (token.element_type() != ffi::DataType::U32 || token.size_bytes() != sizeof(*number)) return false;
+  std::memcpy(number, token.untyped_data(), sizeof(*number));
+  return true;
 }
 
-// Begins an exchange. `done` is called once, whether it succeeds or fails.
+// Begins an exchange, in its turn if it has one; the handler does not wait for that. `done` is called once, whether the
+// exchange succeeds or fails.
 void Begin(const Buffers& buffers, ExchangeSite* state, int64_t run_id, Completion done) {
   ExchangeArgs args;
   const int32_t where = DecodePartition(buffers[Operand::kPartition], *state->site);
@@ -119,12 +69,25 @@ void Begin(const Buffers& buffers, ExchangeSite* state, int64_t run_id, Completi
   if (fits && base.untyped_data() != args.destination) {
     std::memcpy(args.destination, base.untyped_data(), base.size_bytes());
   }
-  const Status refusal = fits ? Status::Ok() : UnexpectedOperands();
-  if (buffers.Has(Operand::kToken)) {
-    return BeginInTurn(buffers[Operand::kToken], state, run_id, where, args, refusal, done);
+  fastjax::Exchange& exchange = *state->exchange;
+  const auto start = [=, &exchange](Completion ended) {
+    if (fits) return exchange.Start(run_id, where, args, std::move(ended));
+    exchange.FailGroup(run_id, where, UnexpectedOperands(), std::move(ended));
+  };
+  if (!buffers.Has(Operand::kToken)) return start(std::move(done));
+  const auto run = [=](const std::function<void()>& begun) {
+    // A device has arrived when it is told of the end, which may be before the start returns.
+    start([=](const Status& status) {
+      begun();
+      done(status);
+    });
+    begun();
+  };
+  Turns::Token token = 0;
+  if (DecodeToken(buffers[Operand::kToken], &token) && Turns::Get().Take(token, {state->site->channel, where, run})) {
+    return;
   }
-  if (!fits) return state->exchange->FailGroup(run_id, where, refusal, std::move(done));
-  state->exchange->Start(run_id, where, args, std::move(done));
+  exchange.FailGroup(run_id, where, Status::Invalid("its token is of no start"), std::move(done));
 }
 
 ffi::Future Execute(ExchangeSite* state, ffi::RunId run, int32_t ordinal, ffi::RemainingArgs args,

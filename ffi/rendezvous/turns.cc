@@ -14,12 +14,10 @@ namespace fastjax {
 struct Turns::Turn {
   Token token = 0;
   const void* owner = nullptr;
-  std::vector<Shared> before;     // that had not begun when this was made
-  std::vector<Shared> followers;  // that are held, and wait for this
-  Begin begin;                    // once it has been taken
-  int32_t waits_for = 0;          // turns before it that have not begun
+  std::vector<Shared> before;  // that had not begun when this was made
+  Begin begin;                 // once it has been taken
   bool taken = false;
-  bool ended = false;  // has begun, or never will
+  bool ended = false;  // has begun
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -88,106 +86,80 @@ bool Turns::Take(Token token, Begin begin) {
   return true;
 }
 
+bool Turns::CanBegin(const Turn& turn) const {
+  return std::all_of(turn.before.begin(), turn.before.end(), [this](const Shared& earlier) {
+    return earlier->ended || (!earlier->taken && late_.count(earlier->owner) > 0);
+  });
+}
+
 void Turns::Hold(const Shared& turn) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const Shared& other : turn->before) {
-      if (other->ended) continue;
-      other->followers.push_back(turn);
-      ++turn->waits_for;
-    }
-    turn->before.clear();
-    if (turn->waits_for > 0) {
-      turn->deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(turn->begin.timeout_ms);
+    if (!CanBegin(*turn)) {
+      turn->deadline = std::chrono::steady_clock::now() + kPatience;
       held_.push_back(turn);
     }
   }
-  if (turn->deadline == std::chrono::steady_clock::time_point()) return Run(turn, Status::Ok());
+  if (turn->deadline == std::chrono::steady_clock::time_point()) return Run(turn);
   Watchdog::Get().Touch();
-  // The device may have failed before it was held, when nobody looked for it here.
-  const std::shared_ptr<const Status> why = turn->begin.failed == nullptr ? nullptr : turn->begin.failed();
-  if (why == nullptr) return;
-  bool found = false;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    found = !TakeHeld([&](const Turn& held) { return &held == turn.get(); }).empty();
-  }
-  if (found) Run(turn, *why);
 }
 
-void Turns::Run(const Shared& turn, const Status& waited) {
+void Turns::Run(const Shared& turn) {
   if (LongestDelay() > 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     record_.emplace_back(turn->begin.channel, turn->begin.partition);
   }
   const auto run = std::move(turn->begin.run);
-  run(waited, [this, turn] { End(turn); });
+  run([this, turn] { End(turn); });
 }
 
-// Others begin on threads of their own: what the exchange has completed may run the rest of the device's program.
 void Turns::End(const Shared& turn) {
-  std::vector<Shared> next;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (turn->ended) return;
     turn->ended = true;
+    turn->before.clear();
     turns_.erase(turn->token);
-    for (const Shared& follower : turn->followers) {
-      if (--follower->waits_for > 0) continue;
-      const auto at = std::find(held_.begin(), held_.end(), follower);
-      if (at == held_.end()) continue;  // its time was up
-      held_.erase(at);
-      next.push_back(follower);
-    }
-    turn->followers.clear();
   }
-  for (const Shared& follower : next) {
-    Completer::Get().Run([this, follower] { Run(follower, Status::Ok()); });
-  }
+  RunHeld();
 }
 
-template <typename Condition>
-std::vector<Turns::Shared> Turns::TakeHeld(Condition condition) {
-  std::vector<Shared> taken;
-  const auto left =
-      std::stable_partition(held_.begin(), held_.end(), [&](const Shared& turn) { return !condition(*turn); });
-  taken.assign(left, held_.end());
-  held_.erase(left, held_.end());
-  return taken;
+// Each begins on a thread of its own: what the exchange before it has completed may run the rest of the device's
+// program.
+void Turns::RunHeld() {
+  std::vector<Shared> next;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto free =
+        std::stable_partition(held_.begin(), held_.end(), [this](const Shared& t) { return !CanBegin(*t); });
+    next.assign(free, held_.end());
+    held_.erase(free, held_.end());
+  }
+  for (const Shared& turn : next) {
+    Completer::Get().Run([this, turn] { Run(turn); });
+  }
 }
 
 bool Turns::Expire(std::chrono::steady_clock::time_point now) {
-  std::vector<Shared> due;
-  bool waiting = false;
+  bool due = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    due = TakeHeld([&](const Turn& turn) { return turn.deadline <= now; });
-    waiting = !held_.empty();
+    for (const Shared& turn : held_) {
+      if (turn->deadline > now) continue;
+      due = true;
+      for (const Shared& earlier : turn->before) {
+        if (!earlier->ended && !earlier->taken) late_.insert(earlier->owner);
+      }
+    }
   }
-  for (const Shared& turn : due) {
-    Run(turn, Status::Deadline("it has waited " + Seconds(turn->begin.timeout_ms) +
-                               " for its turn. An exchange that the program started before this one has not begun, and "
-                               "never does if what it needs has failed."));
-  }
-  return waiting;
-}
-
-void Turns::OnFailed(const void* site, const FailedLaunch& launch) {
-  std::vector<Shared> vain;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    vain = TakeHeld([&](const Turn& turn) {
-      return turn.begin.site == site && turn.begin.run_id == launch.run_id &&
-             launch.Why(turn.begin.partition) != nullptr;
-    });
-  }
-  for (const Shared& turn : vain) {
-    Completer::Get().Run([this, turn, why = launch.Why(turn->begin.partition)] { Run(turn, *why); });
-  }
+  if (due) RunHeld();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !held_.empty();
 }
 
 void Turns::Forget(const void* owner) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  late_.erase(owner);
   for (auto at = turns_.begin(); at != turns_.end();) {
     at = at->second->owner == owner && !at->second->taken ? turns_.erase(at) : std::next(at);
   }

@@ -8,11 +8,10 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "exchange/status.h"
-#include "rendezvous/failed_launches.h"
 #include "runtime/watchdog.h"
 
 namespace fastjax {
@@ -22,22 +21,22 @@ namespace fastjax {
 // Numbers count from a random one, so that no other array has them. A turn that has begun, or that is no more, is known
 // to nobody: a number that is not found is that of one that has begun.
 //
+// XLA may call an exchange only once a later one has ended: what joins the two is the token, which exists before
+// either. So an exchange waits for an earlier one that has not been called for a second, and never again for that call
+// site: the order saves time, but nothing depends on it.
+//
 // Thread-safe. Nothing is called with the lock.
 class Turns final : public Expirable {
  public:
   using Token = uint64_t;
 
-  // How an exchange begins, or ends since it must not begin.
+  static constexpr std::chrono::seconds kPatience{1};
+
+  // How an exchange begins.
   struct Begin {
-    const void* site = nullptr;  // numbers the call site of the exchange
-    int64_t run_id = 0;
-    int32_t partition = 0;
     int64_t channel = 0;
-    int64_t timeout_ms = 0;
-    // With the status of the wait. Calls `begun` once the device has arrived, or the exchange cannot take place.
-    std::function<void(const Status& waited, const std::function<void()>& begun)> run;
-    // Returns why the device has failed in this run, or null.
-    std::function<std::shared_ptr<const Status>()> failed = nullptr;
+    int32_t partition = 0;
+    std::function<void(const std::function<void()>& begun)> run;  // calls `begun` once the device has arrived
   };
 
   // `last`: the token before the first.
@@ -50,8 +49,6 @@ class Turns final : public Expirable {
   // Begins the exchange of a turn once all earlier ones have begun. False if there is no such turn, or it has been
   // taken.
   bool Take(Token token, Begin begin);
-  // The device fails in this run: what waits there waits in vain.
-  void OnFailed(const void* site, const FailedLaunch& launch);
   // Forgets the turns that a call site made: an executable is no more.
   void Forget(const void* owner);
 
@@ -65,16 +62,17 @@ class Turns final : public Expirable {
   struct Turn;
   using Shared = std::shared_ptr<Turn>;
 
+  bool CanBegin(const Turn& turn) const;
   void Hold(const Shared& turn);
-  void Run(const Shared& turn, const Status& waited);
+  void Run(const Shared& turn);
   void End(const Shared& turn);
-  template <typename Condition>
-  std::vector<Shared> TakeHeld(Condition condition);
+  void RunHeld();
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Token last_;
   std::unordered_map<Token, Shared> turns_;  // that have not begun
   std::vector<Shared> held_;                 // that wait for others
+  std::unordered_set<const void*> late_;     // call sites that later ones have waited for in vain
   std::vector<std::pair<int64_t, int32_t>> record_;
 };
 

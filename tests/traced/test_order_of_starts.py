@@ -7,6 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import reference
+from moe_layers import BALANCED, dense, layer, on_devices, same
+from moe_layers import problem as problem_of_layers
 from pythons import CPU, printed
 from spmd import mesh_of, spmd
 
@@ -64,16 +66,20 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 import fastjax
 import test_order_of_starts
-print(json.dumps(test_order_of_starts.records({ordered})))
+print(json.dumps(test_order_of_starts.{call}))
 """
 
 
-def recorded(ordered):
+def in_a_process(call, **environment):
     here = Path(__file__).parent
     paths = [str(here), str(here.parent / "support")]
-    code = textwrap.dedent(_PROGRAM.format(paths=paths, ordered=ordered))
-    out = printed("-c", code, environment=CPU | {"FASTJAX_DELAY_STARTS": "3"})
+    code = textwrap.dedent(_PROGRAM.format(paths=paths, call=call))
+    out = printed("-c", code, environment=CPU | environment)
     return json.loads(out.splitlines()[-1])
+
+
+def recorded(ordered):
+    return in_a_process(f"records({ordered})", FASTJAX_DELAY_STARTS="3")
 
 
 def test_the_order_holds_with_every_start_delayed():
@@ -87,3 +93,18 @@ def test_the_order_holds_with_every_start_delayed():
 def test_without_tokens_there_is_no_order():
     """So the delays do change the order, where nothing keeps it."""
     assert any(began != sorted(began) for launch in recorded(ordered=False) for began in launch)
+
+
+def run_layer_in_chunks():
+    """Runs in a process of its own."""
+    arrays = problem_of_layers(np.random.default_rng(0), 24)
+    options = BALANCED | {"deduplicate": True, "chunks": 3, "buffer_factor": 8.0}
+    step = jax.jit(on_devices(layer, **options))
+    for _ in range(2):
+        same(step(*arrays), dense(*arrays))
+
+
+def test_xla_may_call_an_exchange_once_a_later_one_has_ended():
+    """As where it keeps little memory: the later one does not wait for the call for good."""
+    flags = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+    in_a_process("run_layer_in_chunks()", XLA_FLAGS=flags)

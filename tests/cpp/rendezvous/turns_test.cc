@@ -16,40 +16,38 @@ namespace {
 
 using std::chrono_literals::operator""s;
 
-// What is told of one exchange. It has begun when it has been run.
 struct Begun {
-  std::promise<Status> run;
+  std::promise<void> run;
 
-  Turns::Begin As(int32_t partition = 0, const void* site = nullptr, int64_t run_id = 1) {
-    return {site, run_id, partition, 7, 60'000, [this](const Status& waited, const std::function<void()>& begun) {
+  Turns::Begin AsBegin() {
+    return {7, 0, [this](const std::function<void()>& begun) {
               begun();
               begun();  // a second time means nothing
-              run.set_value(waited);
+              run.set_value();
             }};
   }
-  std::future<Status> Wait() { return run.get_future(); }
 };
 
-bool IsReady(const std::future<Status>& status) { return status.wait_for(0s) == std::future_status::ready; }
+bool IsReady(const std::future<void>& future) { return future.wait_for(0s) == std::future_status::ready; }
 
 TEST(ALaterOneWaits) {
   Turns turns;
   Begun first, second, third;
-  auto first_run = first.Wait(), second_run = second.Wait(), third_run = third.Wait();
+  auto first_run = first.run.get_future(), second_run = second.run.get_future(), third_run = third.run.get_future();
   const Turns::Token one = turns.Add(nullptr, {});
   const Turns::Token two = turns.Add(nullptr, {one, 12345});  // one that is no token
   const Turns::Token three = turns.Add(nullptr, {two, one});
-  CHECK(turns.Take(three, third.As()));
-  CHECK(turns.Take(two, second.As()));
+  CHECK(turns.Take(three, third.AsBegin()));
+  CHECK(turns.Take(two, second.AsBegin()));
   CHECK(!IsReady(second_run) && !IsReady(third_run));
-  CHECK(turns.Take(one, first.As()));
-  CHECK(first_run.get().ok());
-  CHECK(second_run.get().ok());
-  CHECK(third_run.get().ok());
+  CHECK(turns.Take(one, first.AsBegin()));
+  first_run.get();
+  second_run.get();
+  third_run.get();
   // All have begun: nothing waits for them.
   Begun last;
-  auto last_run = last.Wait();
-  CHECK(turns.Take(turns.Add(nullptr, {one, three}), last.As()));
+  auto last_run = last.run.get_future();
+  CHECK(turns.Take(turns.Add(nullptr, {one, three}), last.AsBegin()));
   CHECK(IsReady(last_run));
 }
 
@@ -57,50 +55,35 @@ TEST(ATurnIsTakenOnce) {
   Turns turns;
   Begun first, again;
   const Turns::Token token = turns.Add(nullptr, {});
-  CHECK(!turns.Take(token + 1, again.As()));
-  CHECK(turns.Take(token, first.As()));
-  CHECK(!turns.Take(token, again.As()));
+  CHECK(!turns.Take(token + 1, again.AsBegin()));
+  CHECK(turns.Take(token, first.AsBegin()));
+  CHECK(!turns.Take(token, again.AsBegin()));
 }
 
-TEST(TimeIsUp) {
+TEST(WhatHasNotBeenCalledIsWaitedForOnceOnly) {
+  const auto later = std::chrono::steady_clock::now() + Turns::kPatience + 1s;
   Turns turns;
-  Begun held;
-  auto run = held.Wait();
-  CHECK(turns.Take(turns.Add(nullptr, {turns.Add(nullptr, {})}), held.As()));
+  const int late = 0, other = 0;
+  const Turns::Token first = turns.Add(&late, {});
+  Begun second, third, fourth, fifth;
+  auto second_run = second.run.get_future(), third_run = third.run.get_future(), fourth_run = fourth.run.get_future(),
+       fifth_run = fifth.run.get_future();
+  const Turns::Token two = turns.Add(&other, {first});
+  CHECK(turns.Take(turns.Add(&other, {first, two}), third.AsBegin()));
+  CHECK(turns.Take(two, second.AsBegin()));
   CHECK(turns.Expire(std::chrono::steady_clock::now()));
-  CHECK(!IsReady(run));
-  CHECK(!turns.Expire(std::chrono::steady_clock::now() + 61s));
-  const Status status = run.get();
-  CHECK(status.code == Code::kDeadlineExceeded);
-  CHECK(status.message.find("60.0 s for its turn") != std::string::npos);
-}
-
-TEST(ADeviceThatHasFailed) {
-  Turns turns;
-  Begun held, other;
-  auto run = held.Wait(), other_run = other.Wait();
-  const int site = 0;
-  const Turns::Token never = turns.Add(nullptr, {});
-  CHECK(turns.Take(turns.Add(nullptr, {never}), held.As(2, &site)));
-  CHECK(turns.Take(turns.Add(nullptr, {never}), other.As(1, &site)));
-  FailedLaunch launch;
-  launch.run_id = 1;
-  launch.errors = {nullptr, nullptr, std::make_shared<const Status>(Status::Invalid("no rows"))};
-  turns.OnFailed(&turns, launch);  // of another call site
-  CHECK(!IsReady(run));
-  turns.OnFailed(&site, launch);
-  CHECK(run.get().message == "no rows");
-  CHECK(!IsReady(other_run));
-}
-
-TEST(ADeviceThatHadFailedBefore) {
-  Turns turns;
-  Begun held;
-  auto run = held.Wait();
-  Turns::Begin begin = held.As();
-  begin.failed = [] { return std::make_shared<const Status>(Status::Invalid("no rows")); };
-  CHECK(turns.Take(turns.Add(nullptr, {turns.Add(nullptr, {})}), std::move(begin)));
-  CHECK(run.get().message == "no rows");
+  CHECK(!IsReady(second_run) && !IsReady(third_run));
+  turns.Expire(later);
+  second_run.get();
+  third_run.get();  // it waited for the second, which had been called
+  CHECK(turns.Take(turns.Add(&other, {turns.Add(&late, {})}), fourth.AsBegin()));
+  CHECK(IsReady(fourth_run));
+  // The call site is another one, which happens to have the place of the first in memory.
+  turns.Forget(&late);
+  CHECK(turns.Take(turns.Add(&other, {turns.Add(&late, {})}), fifth.AsBegin()));
+  CHECK(!IsReady(fifth_run));
+  turns.Expire(later);
+  fifth_run.get();
 }
 
 TEST(TurnsThatNobodyTookAreForgotten) {
@@ -109,7 +92,7 @@ TEST(TurnsThatNobodyTookAreForgotten) {
   Begun begun;
   const Turns::Token token = turns.Add(&owner, {});
   turns.Forget(&owner);
-  CHECK(!turns.Take(token, begun.As()));
+  CHECK(!turns.Take(token, begun.AsBegin()));
 }
 
 }  // namespace
