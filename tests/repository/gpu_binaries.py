@@ -1,78 +1,33 @@
-"""What a shared library holds for GPUs, read from the file: no vendor's tools are needed.
-
-`python tests/repository/gpu_binaries.py FILE...` prints it.
-"""
+"""What a shared library holds for GPUs, read from the file: no vendor's tools are needed."""
 
 import struct
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
-_DYNAMIC = 6
-_DYNAMIC_SYMBOLS = 11
-_NEEDED = 1
+from elftools.elf.elffile import ELFFile
 
 _FATBIN = struct.pack("<I", 0xBA55ED50)
 _FATBIN_KINDS = {1: "compute_", 2: "sm_"}  # PTX, machine code
 _BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 
 
-class Section(NamedTuple):
-    name: str
-    kind: int
-    data: bytes
-    linked: int  # the index of another section: that of a symbol table has its names
-
-
-def _text(data: bytes, offset: int) -> str:
-    return data[offset : data.index(b"\0", offset)].decode()
-
-
-def sections(path: Path | bytes) -> list[Section]:
-    """The sections of a 64-bit little-endian ELF file or its bytes; ValueError if it is none."""
-    file = path if isinstance(path, bytes) else path.read_bytes()
-    name = "code object" if isinstance(path, bytes) else path
-    if file[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{name} is not a 64-bit little-endian ELF file")
-    try:
-        (table,) = struct.unpack_from("<Q", file, 40)
-        size, count, names_at = struct.unpack_from("<3H", file, 58)
-        headers = [struct.unpack_from("<2I4Q2I", file, table + i * size) for i in range(count)]
-        contents = [file[offset : offset + length] for *_, offset, length, _, _ in headers]
-        return [
-            Section(_text(contents[names_at], name), kind, data, linked)
-            for (name, kind, *_, linked, _), data in zip(headers, contents, strict=True)
-        ]
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"{name} is cut off or damaged: {error}") from error
-
-
 def needed(path: Path) -> list[str]:
     """The libraries that the loader has to find for it."""
-    found = sections(path)
-    return [
-        _text(found[section.linked].data, value)
-        for section in found
-        if section.kind == _DYNAMIC
-        for tag, value in struct.iter_unpack("<qQ", section.data)
-        if tag == _NEEDED
-    ]
+    with path.open("rb") as file:
+        tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
+        return [tag.needed for tag in tags]
 
 
 def exported(path: Path) -> list[str]:
     """The names that it defines for others."""
-    found = sections(path)
-    return [
-        _text(found[section.linked].data, name)
-        for section in found
-        if section.kind == _DYNAMIC_SYMBOLS
-        for name, _, _, where, _, _ in struct.iter_unpack("<IBBHQQ", section.data)
-        if where != 0
-    ]
+    with path.open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        return [symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"]
 
 
 def _section(path: Path, name: str) -> bytes:
-    return b"".join(section.data for section in sections(path) if section.name == name)
+    with path.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(name)
+        return section.data() if section else b""
 
 
 def cuda_code(path: Path) -> list[set[str]]:
@@ -120,15 +75,3 @@ def hip_objects(path: Path) -> list[dict[str, bytes]]:
         found.append(code)
         start = data.find(_BUNDLE, at)
     return found
-
-
-def report(path: Path) -> str:
-    """All of it, in lines."""
-    code = set().union(*cuda_code(path), *hip_code(path))
-    lines = {"code": code, "needs": needed(path), "exports": exported(path)}
-    return "\n".join([str(path), *(f"  {k}: {', '.join(sorted(v))}" for k, v in lines.items())])
-
-
-if __name__ == "__main__":
-    for file in sys.argv[1:]:
-        print(report(Path(file)))  # noqa: T201

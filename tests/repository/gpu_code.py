@@ -6,16 +6,17 @@ what there is to be read for ROCm is in the file.
 """
 
 import argparse
+import io
 import re
-import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+import msgpack
 import records
-from gpu_binaries import hip_objects, sections
+from elftools.elf.elffile import ELFFile
+from gpu_binaries import hip_objects
 from gpu_compile import SCHEMA, page
 
 
@@ -108,62 +109,7 @@ def cuda_kernels(library: Path) -> list[Kernel]:
 
 # ---- ROCm
 
-
-def unpack(data: bytes) -> Any:
-    """The value that a MessagePack holds, as far as AMD's metadata use it."""
-    value, end = _unpack(data, 0)
-    if end != len(data):
-        raise ValueError(f"{len(data) - end} bytes behind the MessagePack")
-    return value
-
-
-# By the first byte: how to read a number, or the length of a text, a list or a map.
-_NUMBERS = {0xCC + i: f">{form}" for i, form in enumerate("BHIQbhiq")}
-_LENGTHS = {
-    0xD9: (">B", str),
-    0xDA: (">H", str),
-    0xDB: (">I", str),
-    0xDC: (">H", list),
-    0xDE: (">H", dict),
-}
-
-
-def _unpack(data: bytes, at: int) -> tuple[Any, int]:
-    first = data[at]
-    at += 1
-    if first < 0x80 or first >= 0xE0:
-        return first if first < 0x80 else first - 0x100, at
-    if first in (0xC2, 0xC3):
-        return first == 0xC3, at
-    if form := _NUMBERS.get(first):
-        return struct.unpack_from(form, data, at)[0], at + struct.calcsize(form)
-    if first < 0xC0:
-        kind = dict if first < 0x90 else list if first < 0xA0 else str
-        length = first & (0x1F if kind is str else 0xF)
-    elif first in _LENGTHS:
-        form, kind = _LENGTHS[first]
-        (length,) = struct.unpack_from(form, data, at)
-        at += struct.calcsize(form)
-    else:
-        raise ValueError(f"MessagePack with a {first:#x}")
-    if kind is str:
-        return data[at : at + length].decode(), at + length
-    values = []
-    for _ in range(length * (2 if kind is dict else 1)):
-        value, at = _unpack(data, at)
-        values.append(value)
-    return (dict(zip(values[::2], values[1::2], strict=True)) if kind is dict else values), at
-
-
-def _notes(data: bytes) -> Iterator[bytes]:
-    """What AMD's notes of an ELF file's section hold."""
-    at = 0
-    while at + 12 <= len(data):
-        name, size, kind = struct.unpack_from("<3I", data, at)
-        at += 12 + (name + 3) // 4 * 4
-        if kind == 32:  # NT_AMDGPU_METADATA
-            yield data[at : at + size]
-        at += (size + 3) // 4 * 4
+AMD_METADATA = 32  # NT_AMDGPU_METADATA, a MessagePack
 
 
 def rocm_kernels(library: Path) -> list[Kernel]:
@@ -171,18 +117,19 @@ def rocm_kernels(library: Path) -> list[Kernel]:
     kernels = []
     for objects in hip_objects(library):
         for architecture, content in objects.items():
-            notes = [section.data for section in sections(content) if section.kind == 7]
-            for metadata in (unpack(note) for data in notes for note in _notes(data)):
-                kernels += [
-                    Kernel(
-                        kernel_name(each[".name"]),
-                        architecture,
-                        each[".vgpr_count"],
-                        each[".private_segment_fixed_size"],
-                        each[".group_segment_fixed_size"],
-                    )
-                    for each in metadata["amdhsa.kernels"]
-                ]
+            for section in ELFFile(io.BytesIO(content)).iter_sections("SHT_NOTE"):
+                notes = [note for note in section.iter_notes() if note["n_type"] == AMD_METADATA]
+                for note in notes:
+                    kernels += [
+                        Kernel(
+                            kernel_name(each[".name"]),
+                            architecture,
+                            each[".vgpr_count"],
+                            each[".private_segment_fixed_size"],
+                            each[".group_segment_fixed_size"],
+                        )
+                        for each in msgpack.unpackb(note["n_descdata"])["amdhsa.kernels"]
+                    ]
     return sorted(kernels, key=lambda kernel: (kernel.architecture, kernel.name))
 
 
