@@ -20,10 +20,10 @@ import peers
 import records
 
 from fastjax.chunking import deduplication, prices
-from fastjax.chunking.resources import schedule
+from fastjax.chunking.resources import Parts, schedule
 from fastjax.chunking.times import CANDIDATES, layer_time
 from fastjax.simulation import INCAST, PRESETS, Fabric, layers, simulate_transfers
-from fastjax.traffic import ROUTINGS, layer_traffic
+from fastjax.traffic import ROUTINGS, LayerTraffic, layer_traffic
 
 SCHEMA = "fastjax-deduplication-3"
 PRESET = "h200"
@@ -57,9 +57,11 @@ class Problem:
 
     def ours(self, *, once: bool) -> float:
         """Seconds that ours takes, all at once."""
-        way = layers.once if once else layers.each_choice
-        parts = way("auto", self.traffic, self.topology, self.fabric, self.tokens)
-        return schedule([parts]).total
+        return schedule([self.parts(self.traffic, once=once)]).total
+
+    def parts(self, traffic: LayerTraffic, *, once: bool) -> Parts:
+        how = self.topology, self.tokens, "auto", layers.by_simulation(self.fabric)
+        return prices.exchanges(traffic.exchanges(deduplicate=once), *how)
 
     def default(self) -> bool:
         """Whether `moe.dispatch` deduplicates if nobody says so."""
@@ -90,11 +92,10 @@ class Problem:
     def in_chunks(self, chunks: int) -> float:
         """Seconds in so many chunks of the tokens, deduplicated, with idle experts."""
         n, experts = self.topology.servers, self.routing.num_experts
-        fabric = self.topology, self.fabric
         parts = []
         for choices in np.array_split(self.choices, chunks, axis=1):
             part = layer_traffic(choices, servers=n, num_experts=experts)
-            parts.append(layers.once("auto", part, *fabric, self.tokens))
+            parts.append(self.parts(part, once=True))
         return schedule(parts, deduplicated=True).total
 
     def default_chunks(self) -> int:

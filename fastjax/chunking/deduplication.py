@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fastjax.chunking import popularity, prices
-from fastjax.chunking.prices import Price, Tokens
+from fastjax.chunking.prices import Tokens
 from fastjax.topology import Topology
 
 
@@ -21,50 +20,34 @@ def crosses_once(topology: Topology, num_experts: int, tokens: Tokens, scheduler
     """
     if topology.servers == 1 or tokens.top_k == 1 or tokens.count == 0:
         return False
-    work = topology, num_experts, tokens, scheduler
-    return all(_is_less(*predict(*work)) for predict in (predicted_times, predicted_if_skewed))
+
+    def dispatch(traffic: Callable[..., list[np.ndarray]], *, deduplicated: bool) -> int:
+        """In whole nanoseconds: processes must decide alike, and their hosts may round apart."""
+        layer = topology, num_experts, tokens, scheduler
+        parts = prices.predicted(traffic, *layer, deduplicated=deduplicated)
+        return round((parts.planning + parts.out + parts.copies) * 1e9)
+
+    return all(
+        dispatch(traffic, deduplicated=True) < dispatch(traffic, deduplicated=False)
+        for traffic in (prices.even, skewed)
+    )
 
 
-def _is_less(once: float, each: float) -> bool:
-    """In whole nanoseconds: processes must decide alike, and their hosts may round differently."""
-    return round(once * 1e9) < round(each * 1e9)
-
-
-def predicted_times(
-    topology: Topology, num_experts: int, tokens: Tokens, scheduler: str
-) -> tuple[float, float]:
-    """Seconds that a dispatch takes by the cost model, for even experts: deduplicated, and not."""
-    chosen = tokens.count * tokens.top_k
-    rows = prices.crossing_rows(tokens.count, topology.servers, num_experts, tokens.top_k)
-    crossing = prices.of_crossing(topology, rows, scheduler, tokens.crossing_bytes)
-    inside = prices.of_inside(topology, chosen, tokens.row_bytes)
-    each = prices.of_each_choice(topology, chosen, scheduler, tokens.row_bytes)
-    return _whole(crossing) + _whole(inside), _whole(each)
-
-
-@functools.lru_cache(maxsize=256)
-def predicted_if_skewed(
-    topology: Topology, num_experts: int, tokens: Tokens, scheduler: str
-) -> tuple[float, float]:
-    """The same for experts that are popular by Zipf's law, in an order that spreads them."""
+def skewed(
+    topology: Topology, num_experts: int, tokens: Tokens, *, deduplicated: bool
+) -> list[np.ndarray]:
+    """As `prices.even`, if experts are popular by Zipf's law, in an order that spreads them."""
     n, m = topology.servers, topology.devices_per_server
     chosen = popularity.chosen(num_experts, tokens.top_k)
     of_device = popularity.of_runs(chosen, n * m)
+    if not deduplicated:
+        return [_alike(n * m, tokens.count, of_device)]
     hits = popularity.hits(popularity.of_runs(chosen, n), tokens.top_k)
-    each = np.tile(_rows(tokens.count, of_device), (n * m, 1))
-    servers = np.tile(_rows(tokens.count, hits), (n, 1)) * (1 - np.eye(n, dtype=np.int64))
-    crossing = np.kron(servers, np.eye(m, dtype=np.int64))
     first = of_device.index(max(of_device)) // m * m
-    inside = np.tile(_rows(tokens.count * n, of_device[first : first + m]), (m, 1))
-    once = prices.price(crossing, topology, scheduler, tokens.crossing_bytes)
-    copies = prices.inside(inside, topology, tokens.row_bytes)
-    straight = prices.price(each, topology, scheduler, tokens.row_bytes)
-    return _whole(once) + _whole(copies), _whole(straight)
+    inside = _alike(m, tokens.count * n, of_device[first : first + m])  # of the busiest device
+    return [prices.over_own_nics(_alike(n, tokens.count, hits), m), inside]
 
 
-def _rows(tokens: int, shares: Sequence[float]) -> np.ndarray:
-    return np.array([round(tokens * share) for share in shares], np.int64)
-
-
-def _whole(price: Price) -> float:
-    return price.planning + price.exchange
+def _alike(senders: int, tokens: int, shares: Sequence[float]) -> np.ndarray:
+    """Rows of senders that all send these shares of as many tokens."""
+    return np.tile(np.array([round(tokens * share) for share in shares], np.int64), (senders, 1))

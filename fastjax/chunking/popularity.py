@@ -6,6 +6,7 @@ random, and all arithmetic is of kinds that every host rounds alike: processes m
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -14,13 +15,14 @@ _MOST_ODDS = 1e12
 _DIGITS = 6
 
 
-def chosen(num_experts: int, top_k: int, exponent: float = 1.0) -> list[float]:
+@functools.lru_cache(maxsize=16)
+def chosen(num_experts: int, top_k: int, exponent: float = 1.0) -> tuple[float, ...]:
     """How likely each expert is among the k of a token, in an order that spreads popular ones.
 
     The odds of an expert are in proportion to its popularity, such that k are chosen on average.
     """
     if top_k >= num_experts:
-        return [1.0] * num_experts
+        return (1.0,) * num_experts
     # Powers are the one thing that hosts may round differently, in digits that are cut off.
     rarity = [round(rank**exponent, _DIGITS) for rank in range(1, num_experts + 1)]
     low, high = 0.0, _MOST_ODDS
@@ -32,7 +34,7 @@ def chosen(num_experts: int, top_k: int, exponent: float = 1.0) -> list[float]:
     found = [0.0] * num_experts
     for rank, rare in enumerate(rarity):
         found[rank * step % num_experts] = high / (rare + high)
-    return found
+    return tuple(found)
 
 
 def _spreading_step(count: int) -> int:

@@ -1,14 +1,16 @@
-"""What the parts of a layer take by the cost model, where all experts are equally popular."""
+"""What the exchanges of a layer take, priced by the cost model or by a simulation."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fastjax import scheduling
+from fastjax.chunking.resources import Parts
 from fastjax.host.plan import make_plan
 from fastjax.topology import Topology
 
@@ -32,17 +34,11 @@ class Tokens:
     crossing_bytes: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Price:
-    """Seconds of one exchange.
+Price = tuple[float, float, float]
+"""Seconds of planning an exchange, of the exchange, and of its way back by the same plan."""
 
-    Attributes:
-      planning: on the host, before it.
-      exchange: from the first row to the last.
-    """
-
-    planning: float
-    exchange: float
+Pricer = Callable[[np.ndarray, Topology, str, int, int], Price]
+"""Prices an exchange: traffic, fabric, scheduler, and the bytes of a row out and back."""
 
 
 def crossing_row_bytes(row_bytes: int, top_k: int, experts_of_server: int) -> int:
@@ -51,42 +47,85 @@ def crossing_row_bytes(row_bytes: int, top_k: int, experts_of_server: int) -> in
     return row_bytes + top_k * (_WEIGHT_BYTES + number)
 
 
-@functools.lru_cache(maxsize=256)
-def of_each_choice(topology: Topology, rows: int, scheduler: str, row_bytes: int) -> Price:
-    """One exchange of as many rows of each device, a row for each choice."""
-    return price(_even(rows, topology.num_devices), topology, scheduler, row_bytes)
+def exchanges(
+    traffic: Sequence[np.ndarray], topology: Topology, tokens: Tokens, scheduler: str, price: Pricer
+) -> Parts:
+    """Dispatch and combine of a layer.
 
-
-@functools.lru_cache(maxsize=256)
-def of_crossing(topology: Topology, rows: int, scheduler: str, row_bytes: int) -> Price:
-    """One exchange in which each device sends as many rows to each other server, over its NIC."""
-    n, m = topology.servers, topology.devices_per_server
-    servers = rows * (1 - np.eye(n, dtype=np.int64))
-    return price(np.kron(servers, np.eye(m, dtype=np.int64)), topology, scheduler, row_bytes)
-
-
-@functools.lru_cache(maxsize=256)
-def of_inside(topology: Topology, rows: int, row_bytes: int) -> Price:
-    """One exchange of each server's devices among themselves, of as many rows of each."""
-    return inside(_even(rows, topology.devices_per_server), topology, row_bytes)
-
-
-def inside(traffic: np.ndarray, topology: Topology, row_bytes: int) -> Price:
-    """One exchange of the devices of a server, of any traffic."""
+    Args:
+      traffic: rows between all devices, one for each choice. Or, deduplicated, two matrices and
+        more: rows that cross between servers, and then, for each server, those inside it, which all
+        move at once. Of servers that are alike, one is enough.
+      topology: the fabric.
+      tokens: of a device.
+      scheduler: that plans the first of these exchanges.
+      price: of each.
+    """
+    row, (first, *inside) = tokens.row_bytes, traffic
+    if not inside:
+        planning, out, back = price(first, topology, scheduler, row, row)
+        if topology.servers == 1:
+            return Parts(planning, copies=out, sums=back)
+        return Parts(planning, out=out, back=back)
+    planning, out, back = price(first, topology, scheduler, tokens.crossing_bytes, row)
     one = dataclasses.replace(topology, servers=1, nic_bandwidths=None, placement=None)
-    return price(traffic, one, scheduling.FALLBACK, row_bytes)
+    own = [price(each, one, scheduling.FALLBACK, row, row) for each in inside]
+    planned, copies, sums = map(max, zip(*own, strict=True))
+    return Parts(planning + planned, out=out, copies=copies, sums=sums, back=back)
 
 
-def price(traffic: np.ndarray, topology: Topology, scheduler: str, row_bytes: int) -> Price:
-    """One exchange of any traffic."""
-    plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
-    planning = plan.planning_time()
-    return Price(planning, plan.predicted_time() - planning)
+def by_cost_model(
+    traffic: np.ndarray, topology: Topology, scheduler: str, out_bytes: int, back_bytes: int
+) -> Price:
+    """As it is predicted; the way back like the same exchange of rows of its bytes."""
+    plans = {
+        size: make_plan(traffic, topology, scheduler=scheduler, row_bytes=size)
+        for size in {out_bytes, back_bytes}
+    }
+    planning = {size: plan.planning_time() for size, plan in plans.items()}
+    exchange = {size: plan.predicted_time() - planning[size] for size, plan in plans.items()}
+    return planning[out_bytes], exchange[out_bytes], exchange[back_bytes]
 
 
-def crossing_rows(tokens: int, servers: int, num_experts: int, top_k: int) -> int:
-    """Rows that a device sends to each other server, where a token crosses once."""
-    return round(tokens * hit_probability(servers, num_experts, top_k))
+@functools.lru_cache(maxsize=256)
+def predicted(
+    traffic: Callable[..., Sequence[np.ndarray]],
+    topology: Topology,
+    num_experts: int,
+    tokens: Tokens,
+    scheduler: str,
+    *,
+    deduplicated: bool,
+) -> Parts:
+    """What a layer's exchanges take by the cost model.
+
+    Args:
+      traffic: `even`, or another function like it.
+      topology: the fabric.
+      num_experts: of all devices together.
+      tokens: of a device.
+      scheduler: that plans the exchanges.
+      deduplicated: whether a token crosses once to each server.
+    """
+    layer = traffic(topology, num_experts, tokens, deduplicated=deduplicated)
+    return exchanges(layer, topology, tokens, scheduler, by_cost_model)
+
+
+def even(
+    topology: Topology, num_experts: int, tokens: Tokens, *, deduplicated: bool
+) -> list[np.ndarray]:
+    """The traffic, as `exchanges` takes it, if all experts are equally popular."""
+    n, m, rows = topology.servers, topology.devices_per_server, tokens.count * tokens.top_k
+    if not deduplicated:
+        return [_even(rows, n * m)]
+    crossing = round(tokens.count * hit_probability(n, num_experts, tokens.top_k))
+    return [over_own_nics(np.full((n, n), crossing), m), _even(rows, m)]
+
+
+def over_own_nics(servers: np.ndarray, devices: int) -> np.ndarray:
+    """Rows that each device of a server sends to the one at its place in each other server."""
+    others = servers * (1 - np.eye(len(servers), dtype=np.int64))
+    return np.kron(others, np.eye(devices, dtype=np.int64))
 
 
 def hit_probability(servers: int, num_experts: int, top_k: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fastjax.chunking import levelling, prices
+from fastjax.chunking.prices import Tokens
 from fastjax.topology import Topology
 
 _PASSES = 4  # over rows in memory: they are written and read at experts, and again at tokens
@@ -57,10 +58,12 @@ def predicted_times(
       platform: of the devices; see `levelling.row_seconds`.
     """
     each = -(-tokens.count // topology.num_devices)
-    there = prices.of_each_choice(topology, each * tokens.top_k, scheduler, tokens.row_bytes)
+    part = Tokens(each, tokens.top_k, tokens.row_bytes, tokens.row_bytes)
+    layer = prices.even, topology, topology.num_devices, part, scheduler
+    moved = prices.predicted(*layer, deduplicated=False)
     gathered = _gathering(topology, 0) + _gathering(topology, tokens.count * tokens.result_bytes)
     of_token = tokens.top_k * _PASSES * tokens.row_bytes / levelling.memory_rate(platform)
-    divided = there.planning + 2 * there.exchange + gathered + each * of_token
+    divided = sum(dataclasses.astuple(moved)) + gathered + each * of_token
     summed = 2 * _gathering(topology, tokens.count * tokens.sum_bytes) + tokens.count * of_token
     return divided, summed
 

@@ -37,47 +37,23 @@ _MOST_CHUNKS = 256
 _MOST_SECONDS = 1e5
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    topology: Topology
-    tokens: Tokens
-    experts: int
-    seconds_per_row: float
-    chunk_overhead: float
-    scheduler: str
-    backward: bool
-
-    def time(self, chunks: int, *, deduplicate: bool) -> LayerTimes:
-        counts = sizes(self.tokens.count, chunks)
-        parts = {count: self._parts(count, deduplicate) for count in set(counts)}
-        forward = [parts[count] for count in counts]
-        found = schedule(forward, deduplicated=deduplicate)
-        return found.then(schedule(way_back(forward))) if self.backward else found
-
-    def _parts(self, count: int, deduplicate: bool) -> Parts:
-        topology, scheduler, size = self.topology, self.scheduler, self.tokens
-        rows = count * size.top_k
-        work = rows * self.seconds_per_row + self.chunk_overhead if rows else 0.0
-        if not deduplicate:
-            each = prices.of_each_choice(topology, rows, scheduler, size.row_bytes)
-            crosses = topology.servers > 1
-            inside = 0.0 if crosses else each.exchange
-            out = each.exchange if crosses else 0.0
-            return Parts(each.planning, out, inside, work, inside, out)
-        crossing = prices.crossing_rows(count, topology.servers, self.experts, size.top_k)
-        out, back = (
-            prices.of_crossing(topology, crossing, scheduler, of_row)
-            for of_row in (size.crossing_bytes, size.row_bytes)
-        )
-        inside = prices.of_inside(topology, rows, size.row_bytes)
-        planning = out.planning + inside.planning
-        moves = out.exchange, inside.exchange, work, inside.exchange, back.exchange
-        return Parts(planning, *moves)
+def expert_seconds(
+    rows: int, seconds_per_row: float, chunk_overhead: float = CHUNK_OVERHEAD
+) -> float:
+    """How long experts work on the rows of a chunk; not at all where there are none."""
+    return rows * seconds_per_row + chunk_overhead if rows else 0.0
 
 
-def way_back(chunks: Sequence[Parts]) -> list[Parts]:
-    """The way back through a layer: cotangents go where rows came from, by the same plans."""
-    return [Parts(0.0, p.back, p.sums, BACKWARD * p.experts, p.copies, p.out) for p in chunks]
+def in_passes(chunks: Sequence[Parts], *, deduplicated: bool, backward: bool) -> LayerTimes:
+    """Runs the chunks of a layer: forward, and then, if asked for, backward.
+
+    Cotangents go where rows came from, by the same plans.
+    """
+    forward = schedule(chunks, deduplicated=deduplicated)
+    if not backward:
+        return forward
+    back = [Parts(0.0, p.back, p.sums, BACKWARD * p.experts, p.copies, p.out) for p in chunks]
+    return forward.then(schedule(back))
 
 
 def sizes(tokens: int, chunks: int) -> list[int]:
@@ -155,15 +131,19 @@ def layer_time(
             f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
             f"{_MOST_SECONDS:g} s, got {seconds_per_row!r}."
         )
-    work = _Work(
-        dataclasses.replace(topology, placement=None),
-        Tokens(tokens, top_k, int(row_bytes), int(crossing_bytes)),
-        experts,
-        float(seconds_per_row),
-        _seconds("chunk_overhead", chunk_overhead),
-        scheduler,
-        bool(backward),
-    )
+    overhead = _seconds("chunk_overhead", chunk_overhead)
+    fabric = dataclasses.replace(topology, placement=None)
+
+    def time(count: int, *, deduplicated: bool) -> LayerTimes:
+        parts = []
+        for size in sizes(tokens, count):
+            of_chunk = Tokens(size, top_k, int(row_bytes), int(crossing_bytes))
+            layer = prices.even, fabric, experts, of_chunk, scheduler
+            moves = prices.predicted(*layer, deduplicated=deduplicated)
+            work = expert_seconds(size * top_k, seconds_per_row, overhead)
+            parts.append(dataclasses.replace(moves, experts=work))
+        return in_passes(parts, deduplicated=deduplicated, backward=backward)
+
     if chunks is None:
         counts = {1, *(checks.integer("candidates", c, 1, _MOST_CHUNKS) for c in candidates)}
         counts = {c for c in counts if c == 1 or c <= tokens} if topology.servers > 1 else {1}
@@ -172,7 +152,7 @@ def layer_time(
     ways = (False, True) if deduplicate is None else (bool(deduplicate),)
     if topology.servers == 1:
         ways = (False,)
-    found = [fewest_of([work.time(c, deduplicate=way) for c in sorted(counts)]) for way in ways]
+    found = [fewest_of([time(c, deduplicated=way) for c in sorted(counts)]) for way in ways]
     # In whole nanoseconds, as `fastjax.moe` compares them.
     return min(found, key=lambda times: round(times.total * 1e9))
 

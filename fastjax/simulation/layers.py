@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from fastjax import scheduling
-from fastjax.chunking.prices import Tokens
+from fastjax.chunking import prices
+from fastjax.chunking.prices import Price, Pricer, Tokens
 from fastjax.chunking.resources import Parts
-from fastjax.host.plan import Plan, make_plan
+from fastjax.host.plan import make_plan
 from fastjax.simulation.fabric import Fabric
 from fastjax.simulation.simulator import simulate_transfers
 from fastjax.topology import Topology
 from fastjax.traffic import LayerTraffic
 
 
-def each_choice(
-    scheduler: str, layer: LayerTraffic, topology: Topology, fabric: Fabric, tokens: Tokens
-) -> Parts:
-    """A row for each choice, straight to the device of its expert."""
-    plan = make_plan(layer.each, topology, scheduler=scheduler, row_bytes=tokens.row_bytes)
-    there, back = (_seconds(p, tokens.row_bytes, fabric) for p in (plan, plan.transpose()))
-    if topology.servers == 1:
-        return Parts(plan.planning_time(), copies=there, sums=back)
-    return Parts(plan.planning_time(), out=there, back=back)
+def by_simulation(fabric: Fabric) -> Pricer:
+    """Prices exchanges by what they take on that fabric."""
 
+    def price(
+        traffic: np.ndarray, topology: Topology, scheduler: str, out_bytes: int, back_bytes: int
+    ) -> Price:
+        plan = make_plan(traffic, topology, scheduler=scheduler, row_bytes=out_bytes)
+        out, back = (
+            simulate_transfers(moves.transfers, topology, row_bytes=size, fabric=fabric)
+            for moves, size in ((plan, out_bytes), (plan.transpose(), back_bytes))
+        )
+        return plan.planning_time(), out.completion_time, back.completion_time
 
-def once(
-    scheduler: str, layer: LayerTraffic, topology: Topology, fabric: Fabric, tokens: Tokens
-) -> Parts:
-    """A row for each server that a token goes to, and then one for each choice inside servers."""
-    row, crossing = tokens.row_bytes, tokens.crossing_bytes
-    plan = make_plan(layer.crossing, topology, scheduler=scheduler, row_bytes=crossing)
-    # Each server's own exchange, which `fastjax.moe` does all at once.
-    m, own = topology.devices_per_server, scheduling.FALLBACK
-    one = dataclasses.replace(topology, servers=1, nic_bandwidths=None)
-    blocks = (layer.inside[i : i + m, i : i + m] for i in range(0, topology.num_devices, m))
-    inside = [make_plan(b, one, scheduler=own, row_bytes=row) for b in blocks]
-    return Parts(
-        plan.planning_time() + max(p.planning_time() for p in inside),
-        out=_seconds(plan, crossing, fabric),
-        copies=max(_seconds(p, row, fabric) for p in inside),
-        sums=max(_seconds(p.transpose(), row, fabric) for p in inside),
-        back=_seconds(plan.transpose(), row, fabric),
-    )
+    return price
 
 
 def forwarded(
@@ -56,7 +40,9 @@ def forwarded(
     the longer of its two exchanges: a lower bound of what it can take.
     """
     traffic = forwarded_traffic(choices, experts, topology)
-    found = once(scheduling.FALLBACK, traffic, topology, fabric, tokens)
+    direct = scheduling.FALLBACK
+    once = traffic.exchanges(deduplicate=True)
+    found = prices.exchanges(once, topology, tokens, direct, by_simulation(fabric))
     return Parts(out=max(found.out, found.copies), back=max(found.back, found.sums))
 
 
@@ -77,9 +63,3 @@ def forwarded_traffic(choices: np.ndarray, experts: int, topology: Topology) -> 
         crossing[device, device] = 0
         inside.reshape(n * m, n, m)[at, np.arange(n)] += here.sum(0)
     return LayerTraffic(crossing, crossing, inside, 0, n)
-
-
-def _seconds(plan: Plan, row_bytes: int, fabric: Fabric) -> float:
-    return simulate_transfers(
-        plan.transfers, plan.topology, row_bytes=row_bytes, fabric=fabric
-    ).completion_time

@@ -36,6 +36,14 @@ class LayerTraffic:
     tokens: int
     servers: int
 
+    def exchanges(self, *, deduplicate: bool) -> list[np.ndarray]:
+        """Of a dispatch: of all devices; or, deduplicated, between servers and inside each."""
+        if not deduplicate:
+            return [self.each]
+        n, m = self.servers, len(self.each) // self.servers
+        inside = self.inside.reshape(n, m, n, m)
+        return [self.crossing, *(inside[server, :, server] for server in range(n))]
+
     def crossing_per_token(self, *, deduplicate: bool) -> float:
         """Rows that cross from server to server, by the number of tokens; 0 without tokens."""
         server = np.arange(len(self.each)) // (len(self.each) // self.servers)

@@ -39,11 +39,11 @@ def test_it_must_be_faster_for_even_and_for_skewed_experts(servers, top_k, row_b
     topology = PRESETS["h200"].topology(servers)
     size = prices.crossing_row_bytes(row_bytes, top_k, 256 // servers)
     tokens = prices.Tokens(4096, top_k, row_bytes, size)
-    even, skewed = (
-        predict(topology, 256, tokens, "auto")
-        for predict in (deduplication.predicted_times, deduplication.predicted_if_skewed)
-    )
-    wanted = even[0] < even[1] and skewed[0] < skewed[1]
+    wanted = True
+    for traffic in (prices.even, deduplication.skewed):
+        layer = traffic, topology, 256, tokens, "auto"
+        once, each = (prices.predicted(*layer, deduplicated=way) for way in (True, False))
+        wanted &= once.planning + once.out + once.copies < each.planning + each.out
     assert chosen_by_default(topology, tokens, 256) == wanted
 
 
@@ -56,9 +56,10 @@ def test_it_is_not_far_from_the_better_way(servers, top_k, exponent):
     layer = layer_traffic(choices, servers=servers, num_experts=256)
     size = prices.crossing_row_bytes(16384, top_k, 256 // servers)
     tokens = prices.Tokens(1024, top_k, 16384, size)
+    simulated = topology, tokens, "auto", layers.by_simulation(fabric)
     each, once = (
-        schedule([way("auto", layer, topology, fabric, tokens)]).total
-        for way in (layers.each_choice, layers.once)
+        schedule([prices.exchanges(layer.exchanges(deduplicate=way), *simulated)]).total
+        for way in (False, True)
     )
     taken = once if chosen_by_default(topology, tokens, 256) else each
     assert taken <= 1.08 * min(once, each)

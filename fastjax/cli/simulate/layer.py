@@ -14,8 +14,8 @@ from fastjax import scheduling, traffic
 from fastjax.checks import DEFAULT_ROW_BYTES
 from fastjax.chunking import deduplication, levelling, prices
 from fastjax.chunking.prices import Tokens
-from fastjax.chunking.resources import LayerTimes, Parts, schedule
-from fastjax.chunking.times import CANDIDATES, CHUNK_OVERHEAD, fewest_of, layer_time, way_back
+from fastjax.chunking.resources import LayerTimes, Parts
+from fastjax.chunking.times import CANDIDATES, expert_seconds, fewest_of, in_passes, layer_time
 from fastjax.cli.shared import options, statistics, text
 from fastjax.cli.shared.options import number
 from fastjax.cli.shared.progress import Progress
@@ -102,16 +102,15 @@ class Work:
 
     def parts_of(self, choices: np.ndarray, scheduler: str, *, once: bool) -> Parts:
         """What a chunk of the tokens takes; experts are those of the busiest device."""
-        rows, exchange = self.traffic_of(choices), layers.once if once else layers.each_choice
-        found = exchange(scheduler, rows, self.topology, self.fabric, self.tokens)
+        rows = self.traffic_of(choices)
+        how = self.topology, self.tokens, scheduler, layers.by_simulation(self.fabric)
+        found = prices.exchanges(rows.exchanges(deduplicate=once), *how)
         return dataclasses.replace(found, experts=self.expert_seconds(rows))
 
     def expert_seconds(self, rows: traffic.LayerTraffic) -> float:
         """How long the experts of the busiest device work on a chunk; 0 if nobody says."""
         most = int(rows.each.sum(0).max())
-        if self.seconds_per_row is None or not most:
-            return 0.0
-        return most * self.seconds_per_row + CHUNK_OVERHEAD
+        return 0.0 if self.seconds_per_row is None else expert_seconds(most, self.seconds_per_row)
 
     @functools.cached_property
     def levelled(self) -> tuple[Work, str] | None:
@@ -278,14 +277,15 @@ def peers(work: Work) -> Ways:
     """As people have it, without planning; none where NICs have failed, which it cannot avoid."""
     if work.topology.failed_nics:
         return {}
-    direct, where = scheduling.FALLBACK, (work.topology, work.fabric, work.tokens)
-    found = [layers.each_choice(direct, work.traffic, *where)]
+    found = [work.parts_of(work.choices, scheduling.FALLBACK, once=False)]
     if work.topology.servers > 1:
+        where = work.topology, work.fabric, work.tokens
         found.append(layers.forwarded(work.choices, work.num_experts, *where))
     experts = work.expert_seconds(work.traffic)
     parts = [dataclasses.replace(each, planning=0.0, experts=experts) for each in found]
     return {
-        name: _times(work, [each], once=False) for name, each in zip(_PEERS, parts, strict=False)
+        name: in_passes([each], deduplicated=False, backward=work.layers > 0)
+        for name, each in zip(_PEERS, parts, strict=False)
     }
 
 
@@ -324,12 +324,7 @@ def _in_chunks(work: Work, scheduler: str, count: int, *, once: bool) -> LayerTi
     parts = [work.parts_of(choices, scheduler, once=once) for choices in chunks]
     copies, experts = parts[0].copies + work.more.copies, parts[0].experts + work.more.experts
     parts[0] = dataclasses.replace(parts[0], copies=copies, experts=experts)
-    return _times(work, parts, once=once)
-
-
-def _times(work: Work, parts: Sequence[Parts], *, once: bool) -> LayerTimes:
-    forward = schedule(parts, deduplicated=once)
-    return forward.then(schedule(way_back(parts))) if work.layers else forward
+    return in_passes(parts, deduplicated=once, backward=work.layers > 0)
 
 
 def best_of(ways: Ways) -> str:
