@@ -252,10 +252,19 @@ def rate_names() -> tuple[str, ...]:
 
 def _from_labels(cls: type[Topology], labels: np.ndarray, rates: dict[str, Any]) -> Topology:
     """The topology of an axis, given each position's server in every row of the mesh."""
-    patterns = {_relabel(row) for row in labels}
-    if len(patterns) > 1:
+    pattern = _relabel(labels[0])
+    counts = np.bincount(pattern)
+    if _differ(labels) or (counts != counts[0]).any():
         return cls(labels.shape[1], 1, **rates)
-    return _from_pattern(cls, patterns.pop(), rates)
+    ranks = np.argsort(np.argsort(pattern, kind="stable"))
+    in_order = (np.diff(ranks) > 0).all()
+    placement = None if in_order else tuple(ranks.tolist())
+    return cls(len(counts), int(counts[0]), placement=placement, **rates)
+
+
+def _differ(labels: np.ndarray) -> bool:
+    """Whether rows of the mesh meet servers in different patterns."""
+    return len({_relabel(row) for row in labels}) > 1
 
 
 def _relabel(row: np.ndarray) -> tuple[int, ...]:
@@ -264,35 +273,14 @@ def _relabel(row: np.ndarray) -> tuple[int, ...]:
     return tuple(seen.setdefault(int(label), len(seen)) for label in row)
 
 
-def _from_pattern(cls: type[Topology], pattern: tuple[int, ...], rates: dict[str, Any]) -> Topology:
-    counts = np.bincount(pattern)
-    if len(set(counts.tolist())) > 1:
-        return cls(len(pattern), 1, **rates)
-    per_server = int(counts[0])
-    rank_of = _ranks(pattern, per_server)
-    placement = None if rank_of == tuple(range(len(pattern))) else rank_of
-    return cls(len(counts), per_server, placement=placement, **rates)
-
-
-def _ranks(pattern: Sequence[int], per_server: int) -> tuple[int, ...]:
-    """Server-major numbers of positions, given each one's server."""
-    met: dict[int, int] = {}
-    ranks = []
-    for server in pattern:
-        local = met.get(server, 0)
-        met[server] = local + 1
-        ranks.append(server * per_server + local)
-    return tuple(ranks)
-
-
-def _check_ways(slowest: np.ndarray, by_position: np.ndarray, patterns: int) -> None:
+def _check_ways(slowest: np.ndarray, by_position: np.ndarray, *, differ: bool) -> None:
     """Whether rows can go round the NICs that have failed, in all groups, which have one plan."""
     if len(slowest) == 1 or slowest.any(axis=1).all():
         return
     failed = np.flatnonzero(by_position == 0).tolist()
     why = (
         "since groups lie differently in the servers, every device counts as a server of its own"
-        if patterns > 1
+        if differ
         else "a NIC counts as failed where that of any group's device at its place has"
     )
     raise TopologyError(
@@ -314,21 +302,16 @@ def fit_to_groups(
     rank_of = topology.placement or tuple(range(axis_size))
     if groups is None:
         return dataclasses.replace(topology, placement=None), rank_of
-    servers = [r // topology.devices_per_server for r in rank_of]
-    size = len(groups[0])
+    labels = np.array(rank_of)[np.array(groups)] // topology.devices_per_server
     rates = {name: getattr(topology, name) for name in rate_names()}
-    patterns = {_relabel(np.array([servers[i] for i in group])) for group in groups}
-    fitted = (
-        _from_pattern(Topology, next(iter(patterns)), rates)
-        if len(patterns) == 1
-        else Topology(size, 1, **rates)
-    )
+    fitted = _from_labels(Topology, labels, rates)
+    size = labels.shape[1]
     group_ranks = fitted.placement or tuple(range(size))
     nics = topology.nic_bandwidths
     if nics is not None:
         slowest = np.zeros(size)
         by_position = np.array(nics)[np.array(rank_of)]
         slowest[list(group_ranks)] = by_position[np.array(groups)].min(axis=0)
-        _check_ways(slowest.reshape(fitted.servers, -1), by_position, len(patterns))
+        _check_ways(slowest.reshape(fitted.servers, -1), by_position, differ=_differ(labels))
         fitted = dataclasses.replace(fitted, nic_bandwidths=tuple(slowest.tolist()))
     return dataclasses.replace(fitted, placement=None), group_ranks
