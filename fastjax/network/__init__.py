@@ -6,5 +6,5 @@ each other before they can talk (a secret, and addresses) goes through the key-v
 """
 
 from fastjax.network.bootstrap import ensure_open as ensure_open
-from fastjax.network.launch_numbers import follow as follow
+from fastjax.network.modules import follow as follow
 from fastjax.network.report import report as report

@@ -42,11 +42,6 @@ class Gatherer:
         self._stop.set()
         self._thread.join(seconds)
 
-    @property
-    def missing(self) -> set[int]:
-        """Processes that have not come yet."""
-        return set(self._missing)
-
     def _run(self) -> None:
         pause = _FIRST_PAUSE
         try:

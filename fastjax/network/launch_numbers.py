@@ -14,23 +14,9 @@ from __future__ import annotations
 
 import struct
 
-from fastjax import _core
-from fastjax.network import modules
-
 _K2 = 0x9AE16A3B2F90404F
 _MASK = 0xFFFFFFFFFFFFFFFF
 _LENGTHS = range(33, 65)  # the only ones that the formula below is for; farmhash has others
-
-
-def follow() -> None:
-    """Has calls between processes carry their module's fingerprint, and C++ told of executables."""
-    modules.follow(_on_executable)
-
-
-def _on_executable(module: str, fingerprint: bytes | None) -> None:
-    start = start_of(fingerprint)
-    if start is not None:
-        _core.network_count_launches_from(module, start)
 
 
 def start_of(fingerprint: bytes | None) -> int | None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from jax.extend.mlir import ir
 
-from fastjax import jax_compat
+from fastjax import _core, jax_compat
+from fastjax.network.launch_numbers import start_of
 
 _CALL = "stablehlo.custom_call"
 _ATTRIBUTES = "mhlo.backend_config"
@@ -39,8 +40,10 @@ _executables: dict[Hashable, Any] = {}
 _compiling: dict[Hashable, threading.Lock] = {}
 
 
-def follow(on_executable: Callable[[str, bytes | None], None]) -> None:
+def follow() -> None:
     """Tells calls between processes which module they are part of, from now on.
+
+    And tells C++, of each executable of such a module, from where its launches are counted.
 
     A process has one executable of a named module, however often the module is lowered and
     compiled, and keeps it: its launches are numbered, and would be numbered anew. So functions that
@@ -49,10 +52,6 @@ def follow(on_executable: Callable[[str, bytes | None], None]) -> None:
     profile, is compiled each time.
 
     The name is the same in all processes, and is part of the program wherever that is cached.
-
-    Args:
-      on_executable: told of each executable that is made of such a module: the fingerprint of the
-        module, and that of the executable, which is none of the module's.
     """
 
     def compiled(compilation: jax_compat.Compilation) -> Any:
@@ -62,7 +61,9 @@ def follow(on_executable: Callable[[str, bytes | None], None]) -> None:
 
         def compile_anew() -> Any:
             executable = compilation.run()
-            on_executable(named.fingerprint, executable.fingerprint)
+            start = start_of(executable.fingerprint)
+            if start is not None:
+                _core.network_count_launches_from(named.fingerprint, start)
             return executable
 
         if not named.whole or not compilation.is_of_the_module_alone:
