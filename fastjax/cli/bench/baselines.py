@@ -19,15 +19,8 @@ def dense(axis_name: str, capacity: int) -> Callable[..., jax.Array]:
     gathers every output row from where its sender put it. To be called in `jax.shard_map`.
     """
 
-    def exchange(
-        operand: jax.Array,
-        output: jax.Array,
-        input_offsets: jax.Array,
-        send_sizes: jax.Array,
-        output_offsets: jax.Array,
-        recv_sizes: jax.Array,
-    ) -> jax.Array:
-        del send_sizes, output_offsets
+    def exchange(operand: jax.Array, output: jax.Array, *metadata: jax.Array) -> jax.Array:
+        input_offsets, _, _, recv_sizes = metadata
         peers, rows = input_offsets.shape[0], operand.shape[0]
         # A slice that would run over the end starts earlier; its receiver has to know by how much.
         first = jnp.minimum(input_offsets, rows - capacity)
@@ -46,15 +39,8 @@ def dense(axis_name: str, capacity: int) -> Callable[..., jax.Array]:
 def all_gather(axis_name: str) -> Callable[..., jax.Array]:
     """Exchange by giving every device all rows, of which it takes its own."""
 
-    def exchange(
-        operand: jax.Array,
-        output: jax.Array,
-        input_offsets: jax.Array,
-        send_sizes: jax.Array,
-        output_offsets: jax.Array,
-        recv_sizes: jax.Array,
-    ) -> jax.Array:
-        del send_sizes, output_offsets
+    def exchange(operand: jax.Array, output: jax.Array, *metadata: jax.Array) -> jax.Array:
+        input_offsets, _, _, recv_sizes = metadata
         everything = jax.lax.all_gather(operand, axis_name, tiled=True)
         first = jax.lax.all_to_all(input_offsets, axis_name, 0, 0, tiled=True)
         source, place, taken = _unpack(recv_sizes, output.shape[0])

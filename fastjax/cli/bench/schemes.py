@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -25,21 +26,14 @@ class Scheme:
     Attributes:
       name: what it is called, a scheduler's name if it is ours.
       exchange: the exchange as one device calls it; None for the copy, which is none.
-      topology: the servers that ours is told of; None for others.
+      servers: that ours is told of, and devices of each, for people.
       taken: the scheduler that made the plan, which "auto" chose; None for others.
     """
 
     name: str
     exchange: Callable[..., jax.Array] | None
-    topology: fastjax.Topology | None = None
+    servers: str = "-"
     taken: str | None = None
-
-    @property
-    def servers(self) -> str:
-        """Servers x devices of each, for people."""
-        if self.topology is None:
-            return "-"
-        return f"{self.topology.servers}x{self.topology.devices_per_server}"
 
     @property
     def key(self) -> str:
@@ -55,16 +49,10 @@ def ours(
         topology = fastjax.Topology(count, traffic.shape[0] // count)
         for scheduler in schedulers:
             plan = fastjax.make_plan(traffic, topology, scheduler=scheduler, row_bytes=row_bytes)
-            yield Scheme(scheduler, _ours(topology, scheduler), topology, plan.scheduler)
-
-
-def _ours(topology: fastjax.Topology, scheduler: str) -> Callable[..., jax.Array]:
-    def exchange(*operands: jax.Array) -> jax.Array:
-        return fastjax.fast_ragged_all_to_all(
-            *operands, axis_name=AXIS, topology=topology, scheduler=scheduler
-        )
-
-    return exchange
+            how = {"axis_name": AXIS, "topology": topology, "scheduler": scheduler}
+            exchange = functools.partial(fastjax.fast_ragged_all_to_all, **how)
+            split = f"{count}x{topology.devices_per_server}"
+            yield Scheme(scheduler, exchange, split, plan.scheduler)
 
 
 def today(traffic: np.ndarray) -> list[Scheme]:
