@@ -200,6 +200,4 @@ def measure(mesh: Any, axis_name: AxisName) -> Topology:
     return dataclasses.replace(topology, **rates)
 
 
-def register() -> None:
-    """Has `Topology.measure` measure."""
-    measure_with(measure)
+measure_with(measure)

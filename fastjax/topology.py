@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -164,7 +165,7 @@ class Topology:
           TopologyError: the mesh has no such axis, or no devices.
         """
         labels = devices.server_labels(mesh, axis_name)
-        return _from_labels(cls, labels, rates)
+        return _from_labels(functools.partial(cls, **rates), labels)
 
     @staticmethod
     def measure(mesh: Any, axis_name: AxisName) -> Topology:
@@ -230,7 +231,7 @@ def usual_topology(
     """
     servers = np.array(processes).reshape(tuple(sizes.values()))
     labels = devices.lines(servers, [list(sizes).index(name) for name in axes])
-    return _from_labels(Topology, labels, {})
+    return _from_labels(Topology, labels)
 
 
 def doubt(topology: Topology) -> str | None:
@@ -245,21 +246,21 @@ def doubt(topology: Topology) -> str | None:
     return None
 
 
-def rate_names() -> tuple[str, ...]:
-    """Fields of a topology that are bandwidths, latencies and losses of all its devices."""
-    return tuple(f.name for f in dataclasses.fields(Topology) if f.type == "float")
+def _from_labels(make: Callable[..., Topology], labels: np.ndarray) -> Topology:
+    """The topology of an axis, given each position's server in every row of the mesh.
 
-
-def _from_labels(cls: type[Topology], labels: np.ndarray, rates: dict[str, Any]) -> Topology:
-    """The topology of an axis, given each position's server in every row of the mesh."""
+    Args:
+      make: a topology of the fields that are found here.
+      labels: shape (rows, positions).
+    """
     pattern = _relabel(labels[0])
     counts = np.bincount(pattern)
     if _differ(labels) or (counts != counts[0]).any():
-        return cls(labels.shape[1], 1, **rates)
+        return make(servers=labels.shape[1], devices_per_server=1, placement=None)
     ranks = np.argsort(np.argsort(pattern, kind="stable"))
     in_order = (np.diff(ranks) > 0).all()
     placement = None if in_order else tuple(ranks.tolist())
-    return cls(len(counts), int(counts[0]), placement=placement, **rates)
+    return make(servers=len(counts), devices_per_server=int(counts[0]), placement=placement)
 
 
 def _differ(labels: np.ndarray) -> bool:
@@ -303,8 +304,8 @@ def fit_to_groups(
     if groups is None:
         return dataclasses.replace(topology, placement=None), rank_of
     labels = np.array(rank_of)[np.array(groups)] // topology.devices_per_server
-    rates = {name: getattr(topology, name) for name in rate_names()}
-    fitted = _from_labels(Topology, labels, rates)
+    at_these_rates = functools.partial(dataclasses.replace, topology, nic_bandwidths=None)
+    fitted = _from_labels(at_these_rates, labels)
     size = labels.shape[1]
     group_ranks = fitted.placement or tuple(range(size))
     nics = topology.nic_bandwidths
