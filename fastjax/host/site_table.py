@@ -88,15 +88,14 @@ def table(sites: _Sites) -> str:
         lines.setdefault(of, []).append(site)
     rows = [tuple(title for title, *_ in _COLUMNS)]
     rows += [tuple(cell(line) for _, _, cell in _COLUMNS) for line in lines.values()]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    texts = (
-        "  ".join(
-            f"{cell:{side}{width}}"
-            for cell, (_, side, _), width in zip(row, _COLUMNS, widths, strict=True)
-        )
-        for row in rows
-    )
-    return "\n".join(text.rstrip() for text in texts)
+    return "\n".join(aligned(rows, "".join(side for _, side, _ in _COLUMNS)))
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Lines of columns, each of which goes to its side, "<" or ">"."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    looks = [f"{side}{width}" for side, width in zip(sides, widths, strict=True)]
+    return ["  ".join(map(format, row, looks)).rstrip() for row in rows]
 
 
 def _purpose(sites: _Sites) -> str:
@@ -133,14 +132,14 @@ def _longest(sites: _Sites) -> str:
     return in_words(max((time for time in times if not math.isnan(time)), default=math.nan))
 
 
-def in_words(seconds: float) -> str:
+def in_words(seconds: float, digits: int = 3) -> str:
     """In the largest unit that leaves 1 or more of it; a dash for nan."""
     if math.isnan(seconds):
         return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+            return f"{seconds * scale:.{digits}g} {unit}"
+    return f"{seconds * 1e9:.{digits}g} ns"
 
 
 # Title, side, and cell of a line's call sites.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from fastjax.host.site_table import aligned, in_words
 
 Section = dict[str, str]
 Columns = dict[str, Callable[[Any], str]]
@@ -20,10 +22,7 @@ def size(count: float) -> str:
 
 def seconds(time: float) -> str:
     """Seconds, in the largest unit that leaves 1 or more of them."""
-    for unit, length in (("s", 1.0), ("ms", 1e-3)):
-        if time >= length:
-            return f"{time / length:.4g} {unit}"
-    return f"{time * 1e6:.4g} µs"
+    return in_words(time, digits=4)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -47,16 +46,10 @@ def cells(columns: Columns, entries: Iterable[Any]) -> tuple[list[str], list[lis
 
 
 def table(title: str, columns: Columns, entries: Iterable[Any], caption: str) -> str:
-    """A title, a line for each entry, and what the columns mean."""
+    """A title, a line for each entry, and what the columns mean.
+
+    The first and the last column go to the left, what lies between to the right.
+    """
     head, rows = cells(columns, entries)
-    return "\n".join([title, *_aligned([head, *rows]), caption])
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of columns: the first and the last to the left, what lies between to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *middle, last in rows:
-        padded = (f"{cell:>{width}}" for cell, width in zip(middle, widths[1:-1], strict=True))
-        lines.append("  ".join([f"  {first:<{widths[0]}}", *padded, last]))
-    return lines
+    lines = aligned([head, *rows], f"<{'>' * (len(head) - 2)}<")
+    return "\n".join([title, *(f"  {line}" for line in lines), caption])
