@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,20 +11,6 @@ from fastjax.host.site_table import in_words
 from fastjax.schedule import Schedule
 
 Choice = tuple[int, bool, int, float, float]
-
-
-class _Load(NamedTuple):
-    """Rows that cross between servers.
-
-    Attributes:
-      device: that the busiest device sends or receives.
-      mean: that the mean device does.
-      rail: that each NIC of the busiest server would, if its NICs shared them.
-    """
-
-    device: int
-    mean: float
-    rail: float
 
 
 def explain(plan: Schedule, asked: str, choices: Sequence[Choice]) -> str:
@@ -59,17 +44,23 @@ def _headline(plan: Schedule, asked: str) -> list[str]:
 
 
 def _traffic(plan: Schedule) -> list[str]:
-    load = _cross_load(plan)
-    if not load.device:
+    """How skewed the rows are that cross between servers."""
+    n, m = plan.topology.servers, plan.topology.devices_per_server
+    cross = plan.traffic.reshape(n, m, n, m).copy()
+    cross[np.arange(n), :, np.arange(n), :] = 0
+    sent, received = cross.sum(axis=(2, 3)), cross.sum(axis=(0, 1))
+    busiest, mean = max(sent.max(), received.max()), sent.mean()
+    if not busiest:
         return ["No rows cross between servers."]
-    if plan.topology.devices_per_server == 1:
-        return [f"The busiest device has {load.device / load.mean:.2f} x the mean device's rows."]
+    if m == 1:
+        return [f"The busiest device has {busiest / mean:.2f} x the mean device's rows."]
+    rail = max(sent.sum(axis=1).max(), received.sum(axis=1).max()) / m  # if NICs shared the rows
     gain = (
         "balancing has nothing to gain"
-        if load.device <= 1.02 * load.rail
-        else f"balanced over its server's NICs, it would be {load.rail / load.mean:.2f} x"
+        if busiest <= 1.02 * rail
+        else f"balanced over its server's NICs, it would be {rail / mean:.2f} x"
     )
-    skew = load.device / load.mean
+    skew = busiest / mean
     return [f"Between servers, the busiest NIC has {skew:.2f} x the mean device's rows; {gain}."]
 
 
@@ -102,15 +93,3 @@ def _table(plan: Schedule, choices: Sequence[Choice]) -> list[str]:
     if looking > 0:
         lines.append(f"Looking at those that were not taken: {in_words(looking)}.")
     return lines
-
-
-def _cross_load(plan: Schedule) -> _Load:
-    topology = plan.topology
-    shape = (topology.servers, topology.devices_per_server)
-    cross = plan.traffic.reshape(shape + shape).copy()
-    same = np.arange(topology.servers)
-    cross[same, :, same, :] = 0
-    sent, received = cross.sum(axis=(2, 3)), cross.sum(axis=(0, 1))
-    busiest = max(sent.max(), received.max())
-    server = max(sent.sum(axis=1).max(), received.sum(axis=1).max())
-    return _Load(int(busiest), float(sent.mean()), float(server) / topology.devices_per_server)
