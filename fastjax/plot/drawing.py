@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +66,14 @@ def without_frame(ax: Axes, *kept: str) -> None:
     """Takes the frame away, but for those sides."""
     for side in ("top", "right", "bottom", "left"):
         ax.spines[side].set_visible(side in kept)
+
+
+def legend(ax: Axes, colours: Iterable[tuple[str, Any]], **where: Any) -> None:
+    """Names colours: above the upper right corner in one line, if nobody says where."""
+    handles = [matplotlib().patches.Patch(color=colour, label=name) for name, colour in colours]
+    corner = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
+    look = {"ncols": len(handles), "frameon": False, "fontsize": "small"}
+    ax.legend(handles=handles, **look | (where or corner))
 
 
 def note(ax: Axes, text: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastjax.chunking.resources import LayerTimes
 from fastjax.errors import ArgumentError
-from fastjax.plot.drawing import add_boxes, colours_of, matplotlib, note, without_frame
+from fastjax.plot.drawing import add_boxes, colours_of, legend, matplotlib, note, without_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,11 +92,5 @@ def _finish(resources: list[str], tops: list[float], right: float, ax: Axes) -> 
     ax.set_xlim(0, right * 1.01)
     ax.set_xlabel("µs; numbers and colours: chunks")
     without_frame(ax, "bottom")
-    patch = matplotlib().patches.Patch
     dark, pale = "0.3", str(1 - _PALE * 0.7)
-    handles = [patch(color=dark, label="to the experts, and their work")]
-    handles.append(patch(color=pale, label="back"))
-    ax.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2,
-        fontsize="small", borderaxespad=0.1,
-    )  # fmt: skip
+    legend(ax, [("to the experts, and their work", dark), ("back", pale)])

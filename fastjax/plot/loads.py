@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastjax.errors import ArgumentError
-from fastjax.plot.drawing import add_boxes, every_so_many, matplotlib, without_frame
+from fastjax.plot.drawing import add_boxes, every_so_many, legend, matplotlib, without_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,21 +44,15 @@ def plot_loads(before: Any, after: Any, *, servers: int) -> Figure:
     place = figure.add_subplot()
     shares = [load / (load.mean() or 1.0) for load in rows]
     add_pairs(place, shares[0], shares[1], servers)
-    looks = ((BEFORE, "experts at home"), (AFTER, "levelled"))
-    handles = [
-        mpl.patches.Patch(color=colour, label=f"{name}: at most {share.max():.2f}")
-        for share, (colour, name) in zip(shares, looks, strict=True)
-    ]
+    names = ("experts at home", "levelled")
+    named = [f"{n}: at most {share.max():.2f}" for n, share in zip(names, shares, strict=True)]
     place.axhline(1, color="black", lw=0.8, ls="--")
     place.set_ylim(0, 1.05 * max(1.0, *(float(share.max()) for share in shares)))
     place.set_xticks(every_so_many(devices))
     place.set_xlabel("device")
     place.set_ylabel("rows / mean")
     without_frame(place, "bottom", "left")
-    place.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=2,
-        fontsize="small", borderaxespad=0.1,
-    )  # fmt: skip
+    legend(place, zip(named, (BEFORE, AFTER), strict=True))
     return figure
 
 

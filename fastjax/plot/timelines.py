@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fastjax.errors import ArgumentError
-from fastjax.plot.drawing import add_boxes, matplotlib, note, without_frame
+from fastjax.plot.drawing import add_boxes, legend, matplotlib, note, without_frame
 from fastjax.schedule import (
     BALANCE,
     LOCAL,
@@ -258,19 +258,11 @@ def _finish(timeline: TimedExchange, ax: Axes, right: float) -> None:
     ax.set_xlim(0, right)
     ax.set_xlabel("µs after planning")
     without_frame(ax, "bottom")
-    patch = matplotlib().patches.Patch
-    handles = [patch(color=colour, label=name) for name, colour in _legend(timeline)]
-    inches = ax.get_window_extent().height / ax.figure.dpi
-    ax.legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.42 / inches),
-        ncols=min(len(handles), 8), frameon=False, fontsize="small",
-    )  # fmt: skip
-
-
-def _legend(timeline: TimedExchange) -> list[tuple[str, str]]:
     phases = np.unique(timeline.messages["phase"]).tolist()
-    entries = [(PHASES[phase], _PHASE_COLOURS[phase]) for phase in phases]
-    return entries + [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
+    colours = [(PHASES[phase], _PHASE_COLOURS[phase]) for phase in phases]
+    colours += [("no NIC sends", _IDLE)] * bool(idle_spans(timeline))
+    inches = ax.get_window_extent().height / ax.figure.dpi
+    legend(ax, colours, loc="upper center", bbox_to_anchor=(0.5, -0.42 / inches))
 
 
 def _messages_of(timeline: TimedExchange, link: str) -> np.ndarray:
