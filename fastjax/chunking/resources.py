@@ -100,16 +100,9 @@ class LayerTimes:
             dataclasses.replace(p, start=p.start + self.total, end=p.end + self.total)
             for p in other.tasks
         )
-        return LayerTimes(
-            self.chunks,
-            self.deduplicated,
-            (*self.tasks, *shifted),
-            self.total + other.total,
-            self.planning + other.planning,
-            self.network + other.network,
-            self.inside + other.inside,
-            self.experts + other.experts,
-        )
+        added = ("total", "planning", "network", "inside", "experts")
+        seconds = {name: getattr(self, name) + getattr(other, name) for name in added}
+        return dataclasses.replace(self, tasks=(*self.tasks, *shifted), **seconds)
 
 
 def schedule(chunks: Sequence[Parts], *, deduplicated: bool = False) -> LayerTimes:

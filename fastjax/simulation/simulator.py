@@ -59,8 +59,9 @@ def simulate(
     if not isinstance(plan, Plan):
         raise ArgumentError(f"plan must be a fastjax.Plan, got {plan!r}.")
     fabric = Fabric(synchronization, incast, oversubscription)
-    known = (plan.scheduler, plan.planning_time(), plan.lower_bound())
-    return _timeline(plan.transfers, plan.topology, plan.row_bytes, fabric, *known)
+    about = plan.topology, plan.row_bytes, plan.scheduler, fabric
+    found = _run(plan.transfers, plan.topology, plan.row_bytes, fabric)
+    return Timeline(*about, *found, plan.planning_time(), plan.lower_bound())
 
 
 def simulate_transfers(
@@ -101,24 +102,22 @@ def simulate_transfers(
         raise ArgumentError(f"pieces must be an integer from 1 to {_MOST_PIECES}, got {pieces!r}.")
     moved, row_bytes = _check_transfers(transfers, topology), int(row_bytes)
     fabric = fabric or Fabric()
-    known = ("transfers", 0.0, _lower_bound(moved, topology, row_bytes))
     way = {"balance_first": bool(balance_first), "pieces": int(pieces)}
-    return _timeline(moved, topology, row_bytes, fabric, *known, **way)
+    found = _run(moved, topology, row_bytes, fabric, **way)
+    bound = _lower_bound(moved, topology, row_bytes)
+    return Timeline(topology, row_bytes, "transfers", fabric, *found, 0.0, bound)
 
 
-def _timeline(
+def _run(
     transfers: np.ndarray,
     topology: Topology,
     row_bytes: int,
     fabric: Fabric,
-    scheduler: str,
-    planning_time: float,
-    lower_bound: float,
     *,
     balance_first: bool = False,
     pieces: int = 1,
-) -> Timeline:
-    """Simulates transfers whose fields are possible."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """`Timeline`'s transfers, messages and completion time, of transfers that are possible."""
     incast = fabric.incast
     assert isinstance(incast, Incast)  # names have been looked up
     most = max((count for count, _ in incast.points), default=0)
@@ -154,9 +153,7 @@ def _timeline(
     timed["end"][moved] = messages["end"][last[moved]]
     for shared in (messages, timed):
         shared.flags.writeable = False
-    end = float(messages["end"].max(initial=0.0))
-    about = (topology, row_bytes, scheduler, fabric)
-    return Timeline(*about, timed, messages, end, planning_time, lower_bound)
+    return timed, messages, float(messages["end"].max(initial=0.0))
 
 
 def _check_transfers(transfers: Any, topology: Topology) -> np.ndarray:
