@@ -26,6 +26,7 @@ from fastjax.simulation import Fabric, layers
 PLATFORM = "gpu"
 _ELEMENT_BYTES = 2  # bf16, what models' rows mostly are
 _MATRICES = 3  # of an expert: gate, up and down
+_DEFAULT_TOKENS = 4096
 _DEFAULT_COPIES = 4  # as `moe.layer`'s
 _ALIKE = 0.03  # how far behind still counts as level
 _TODAY = "today: all at once"
@@ -37,7 +38,7 @@ _PEERS = {
 }
 # Options that are for a layer only: those that say how tokens choose, and all others.
 _OF_ROUTING = ("top_k", "groups", "top_groups")
-_OF_LAYERS = ("layer", "model", *_OF_ROUTING, "seconds_per_row", "chunks", "layers")
+_OF_LAYERS = ("layer", "model", "tokens", *_OF_ROUTING, "seconds_per_row", "chunks", "layers")
 _OF_LEVELLING = ("balance", "copies", "expert_bytes")
 
 
@@ -139,7 +140,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     known = "; ".join(f"{name}: {r.source}" for name, r in traffic.ROUTINGS.items())
     add("--model", choices=list(traffic.ROUTINGS), help=f"route as it does. {known}")
-    add("--tokens", type=int, metavar="N", default=4096, help="of a device; default: 4096")
+    tokens = f"of a device; default: {_DEFAULT_TOKENS}"
+    add("--tokens", type=number(0), metavar="N", help=tokens)
     add("--top-k", type=int, metavar="K", help="experts of a token")
     add("--groups", type=int, metavar="G", help="equal runs of experts, default: 1")
     add("--top-groups", type=int, metavar="N", help="groups that a token may choose from")
@@ -191,6 +193,7 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
     else:
         routing = _routing(given)
         num_experts = routing.num_experts
+        given.tokens = _DEFAULT_TOKENS if given.tokens is None else given.tokens
         choices = routing.choices(
             given.devices, given.tokens, exponent=given.exponent, seed=given.seed
         )
@@ -257,8 +260,8 @@ def _routing(given: argparse.Namespace) -> traffic.Routing:
 
 def _from_trace(given: argparse.Namespace) -> tuple[np.ndarray, str]:
     """Choices, and where they are from."""
-    if _first(given, "model", *_OF_ROUTING) is not None:
-        raise OptionError(f"{given.file}: a trace says itself what --model would.")
+    if (said := _first(given, "model", "tokens", *_OF_ROUTING)) is not None:
+        raise OptionError(f"{given.file}: a trace says itself what {said} would.")
     records, experts = options.trace_records(given), given.num_experts
     found = traffic.choices_from_routing(records, devices=given.devices, num_experts=experts)
     rows = {each: _busiest(choices, experts) for each, choices in found.items()}
