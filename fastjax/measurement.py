@@ -16,6 +16,7 @@ processes, which are exchanged as well.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Hashable
@@ -67,6 +68,7 @@ class _Exchanges:
         everywhere = jax.P(mesh.axis_names)
         self._sharding = jax.NamedSharding(mesh, everywhere)
         self._devices = mesh.devices.size
+        exchange = functools.partial(fast_ragged_all_to_all, scheduler=scheduling.FALLBACK)
         receivers = _receivers(topology)
         senders = np.argsort(receivers, axis=1)
 
@@ -77,17 +79,12 @@ class _Exchanges:
             nothing = jnp.zeros(topology.num_devices, jnp.int32)
 
             def once(_: int, output: jax.Array) -> jax.Array:
-                return fast_ragged_all_to_all(
-                    operand,
-                    output,
-                    nothing,
-                    nothing.at[jnp.asarray(receivers)[fabric, me]].set(rows),
-                    nothing,
-                    nothing.at[jnp.asarray(senders)[fabric, me]].set(rows),
-                    axis_name=names,
-                    topology=topology,
-                    scheduler=scheduling.FALLBACK,
+                sent, received = (
+                    nothing.at[jnp.asarray(peers)[fabric, me]].set(rows)
+                    for peers in (receivers, senders)
                 )
+                metadata = nothing, sent, nothing, received
+                return exchange(operand, output, *metadata, axis_name=names, topology=topology)
 
             return jax.lax.fori_loop(0, repetitions, once, output)
 
@@ -96,17 +93,9 @@ class _Exchanges:
         def gather(row: jax.Array) -> jax.Array:
             mine = jax.lax.axis_index(mesh.axis_names)
             nothing = jnp.zeros(self._devices, jnp.int32)
-            return fast_ragged_all_to_all(
-                row,
-                jnp.zeros(self._devices, row.dtype),
-                nothing,
-                nothing + 1,
-                nothing + mine,
-                nothing + 1,
-                axis_name=mesh.axis_names,
-                topology=whole,
-                scheduler=scheduling.FALLBACK,
-            )
+            output, metadata = nothing.astype(row.dtype), (nothing + 1, nothing + mine, nothing + 1)
+            where = {"axis_name": mesh.axis_names, "topology": whole}
+            return exchange(row, output, nothing, *metadata, **where)
 
         def program(function: Callable[..., Any], *specs: Any, **options: Any) -> Any:
             mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=everywhere)
