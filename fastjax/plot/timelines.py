@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_DEVICES = 8
+_MOST_DEVICES = 8
 _GAP = 0.5  # between devices, in tracks
 _LATEST = 2.0**62  # 146 years: what comes later is drawn there
 _PALEST = 0.3
@@ -67,7 +67,7 @@ def plot_timeline(timeline: TimedExchange, devices: Sequence[int] | None = None)
     """
     mpl = matplotlib()
     shown = busiest(timeline) if devices is None else _checked(timeline, devices)
-    tracks = [link for link in _LINK_NAMES if _is_used(timeline, link)]
+    tracks = [link for link in _LINK_NAMES if len(_messages_of(timeline, link))]
     height = 1.8 + 0.27 * len(shown) * (len(tracks) + _GAP)
     figure = mpl.figure.Figure(figsize=(13, max(3.0, height)), layout="constrained")
     place = figure.add_subplot()
@@ -79,7 +79,7 @@ def plot_timeline(timeline: TimedExchange, devices: Sequence[int] | None = None)
     return figure
 
 
-def busiest(timeline: TimedExchange, most: int = MOST_DEVICES) -> list[int]:
+def busiest(timeline: TimedExchange) -> list[int]:
     """The devices with the busiest NICs, or links where no NIC is used, of all servers in turn."""
     nics, inside = (
         np.maximum(timeline.busy(f"{kind}_out"), timeline.busy(f"{kind}_in"))
@@ -91,7 +91,7 @@ def busiest(timeline: TimedExchange, most: int = MOST_DEVICES) -> list[int]:
     # The first of each server before any second, as those of a server may well be alike.
     of_server = rank.reshape(topology.servers, topology.devices_per_server)
     place = of_server.argsort(axis=1).argsort(axis=1).ravel()
-    return sorted(np.lexsort((rank, place))[:most].tolist())
+    return sorted(np.lexsort((rank, place))[:_MOST_DEVICES].tolist())
 
 
 def _checked(timeline: TimedExchange, devices: Sequence[int]) -> list[int]:
@@ -105,10 +105,6 @@ def _checked(timeline: TimedExchange, devices: Sequence[int]) -> list[int]:
             f"devices must be a sequence of numbers from 0 to {count - 1}, got {devices!r}."
         )
     return shown
-
-
-def _is_used(timeline: TimedExchange, link: str) -> bool:
-    return len(_messages_of(timeline, link)) > 0
 
 
 def _draw_tracks(timeline: TimedExchange, shown: list[int], tracks: list[str], ax: Axes) -> None:

@@ -82,11 +82,11 @@ def traffic_from_routing(
         return np.bincount(owners.ravel(), minlength=devices)
 
     found = _by_exchange(records, devices, num_experts, ranks, require_all, sent)
-    matrices = {exchange: np.zeros((devices, devices), np.int64) for exchange in found}
-    for exchange, of_device in found.items():
-        for device, rows in of_device.items():
-            matrices[exchange][device] = rows
-    return matrices
+    nothing = np.zeros(devices, np.int64)
+    return {
+        exchange: np.stack([of_device.get(device, nothing) for device in range(devices)])
+        for exchange, of_device in found.items()
+    }
 
 
 def choices_from_routing(
