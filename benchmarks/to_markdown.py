@@ -27,6 +27,7 @@ from gpu_check import report
 from records import table
 
 from fastjax.cli.bench import tables
+from fastjax.cli.shared.text import cells
 
 BENCH_SCHEMA = "fastjax-bench-1"
 
@@ -36,8 +37,13 @@ def conditions(record: dict[str, Any]) -> str:
 
 
 def page(record: dict[str, Any], title: str) -> str:
-    parts = [f"# {title}", conditions(record), "## Exchanges", table(*tables.exchanges(record))]
-    parts += ["## Latency", table(*tables.latency(record))]
+    parts = [
+        f"# {title}",
+        conditions(record),
+        "## Exchanges",
+        table(*cells(tables.EXCHANGES, record["schemes"])),
+    ]
+    parts += ["## Latency", table(*cells(tables.LATENCY, record["latency"]))]
     return "\n\n".join(parts) + "\n"
 
 

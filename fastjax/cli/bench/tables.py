@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fastjax.cli.bench.schemes import COPY, DENSE
-from fastjax.cli.shared.text import Columns, cells, number, table
-
-Table = tuple[list[str], list[list[str]]]
+from fastjax.cli.shared.text import Columns, number, table
 
 
 def as_text(record: dict[str, Any]) -> str:
     """The whole record, for a terminal."""
-    parts = [_describe(record), table("Latency", _LATENCY, record["latency"], _OF_LATENCY)]
-    parts.append(table("Exchanges", _EXCHANGES, record["schemes"], _OF_EXCHANGES))
+    parts = [_describe(record), table("Latency", LATENCY, record["latency"], _OF_LATENCY)]
+    parts.append(table("Exchanges", EXCHANGES, record["schemes"], _OF_EXCHANGES))
     return "\n\n".join(parts) + "\n"
 
 
@@ -38,16 +36,6 @@ def workload(record: dict[str, Any]) -> str:
     )
 
 
-def latency(record: dict[str, Any]) -> Table:
-    """Exchanges of one row for each peer."""
-    return cells(_LATENCY, record["latency"])
-
-
-def exchanges(record: dict[str, Any]) -> Table:
-    """The main table: how long each scheme takes."""
-    return cells(_EXCHANGES, record["schemes"])
-
-
 def _name(entry: dict[str, Any]) -> str:
     chosen = entry.get("plan", {}).get("scheduler", entry["scheme"])
     return entry["scheme"] if chosen == entry["scheme"] else f"{entry['scheme']} ({chosen})"
@@ -61,7 +49,7 @@ def _number(name: str, digits: int = 2, times: float = 1) -> Callable[[dict[str,
     return show
 
 
-_LATENCY: Columns = {
+LATENCY: Columns = {
     "one row for each peer": lambda entry: entry["name"],
     "runs": _number("runs", 0),
     "median µs": _number("median_ms", 0, 1e3),
@@ -72,7 +60,7 @@ _LATENCY: Columns = {
 _OF_LATENCY = """\
 vs empty: time ÷ that of an FFI call on the same devices that does nothing, first with one small
 array, then with the exchange's own arguments."""
-_EXCHANGES: Columns = {
+EXCHANGES: Columns = {
     "scheme": _name,
     "servers": lambda entry: entry["servers"],
     "runs": _number("runs", 0),
