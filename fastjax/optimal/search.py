@@ -64,11 +64,9 @@ def solve_stages(rows: np.ndarray, *, startup_rows: float, time_limit: float) ->
     lower = startup * degree(rows) + busiest_line(rows)
     places = degree(rows) * np.count_nonzero(rows)
     quarter = clock.seconds / 4
-    if places > _EASY and best.cost(startup) > lower:
-        best = _improve(rows, best, 3, startup, clock.at_most(quarter))
-    if places > _EASY and best.cost(startup) > lower:
-        rest = quarter if places <= _HARD else math.inf
-        best = _improve(rows, best, 4, startup, clock.at_most(rest))
+    for size, seconds in ((3, quarter), (4, quarter if places <= _HARD else math.inf)):
+        if places > _EASY and best.cost(startup) > lower:
+            best = _improve(rows, best, size, startup, clock.at_most(seconds))
     if best.cost(startup) > lower:
         best = _by_count(rows, startup, best.cost(startup), clock) or best
     return trimmed(rows, best)

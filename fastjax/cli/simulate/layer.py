@@ -205,20 +205,19 @@ def load(given: argparse.Namespace, fabric: Fabric) -> Work:
     row_bytes = row_bytes if given.row_bytes is None else given.row_bytes
     _, count, top_k = choices.shape
     crossing = prices.crossing_row_bytes(row_bytes, top_k, num_experts // topology.servers)
-    levels, seconds = _first(given, *_OF_LEVELLING) is not None, given.seconds_per_row
-    if levels and not expert_bytes:
-        raise OptionError("--balance needs the bytes of an expert: --expert-bytes, or a --model.")
-    if levels and seconds is None:
-        seconds = levelling.row_seconds(expert_bytes, PLATFORM)
+    seconds, model = given.seconds_per_row, None
+    if _first(given, *_OF_LEVELLING) is not None:
+        if not expert_bytes:
+            raise OptionError("--balance needs an expert's bytes: --expert-bytes, or a --model.")
+        if seconds is None:
+            seconds = levelling.row_seconds(expert_bytes, PLATFORM)
+        copies = given.copies or _DEFAULT_COPIES
+        model = levelling.Levelling(topology, copies, expert_bytes, seconds, PLATFORM)
     for option in ("chunks", "draw"):
         if seconds is None and getattr(given, option) is not None:
             raise OptionError(
                 f"--{option} of a layer needs the experts' work: --seconds-per-row, say."
             )
-    model = None
-    if levels and seconds is not None:
-        copies = given.copies or _DEFAULT_COPIES
-        model = levelling.Levelling(topology, copies, expert_bytes, seconds, PLATFORM)
     return Work(
         choices,
         num_experts,

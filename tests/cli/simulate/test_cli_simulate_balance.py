@@ -125,7 +125,7 @@ def test_popularity_places_whole_experts(counts):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (f"{LAYER} --copies 2", "--balance needs the bytes of an expert: --expert-bytes"),
+        (f"{LAYER} --copies 2", "--balance needs an expert's bytes: --expert-bytes"),
         (
             f"{LAYER} --balance --expert-bytes 0",
             "--expert-bytes: must be from 1 to 1,099,511,627,776, got 0",
