@@ -19,7 +19,7 @@ except ImportError as _error:
     from fastjax import _core as _core
 from fastjax import errors, moe, plot, traffic
 from fastjax import handlers as _handlers
-from fastjax import measurement as _measurement  # noqa: F401  # Topology.measure has it
+from fastjax import measurement as _measurement
 from fastjax.config import Options, options
 from fastjax.host.plan import Plan, make_plan
 from fastjax.host.statistics import SiteStats, collect_stats, reset_stats, stats, stats_summary
@@ -34,6 +34,7 @@ from fastjax.traced.plan import TracedPlan, plan_ragged_all_to_all, planning_cou
 __version__ = _metadata.version("fastjax")
 
 _handlers.register()
+_measurement.register()
 
 __all__ = [
     "Options",

@@ -189,4 +189,6 @@ def measure(mesh: Any, axis_name: AxisName) -> Topology:
     return dataclasses.replace(topology, **rates)
 
 
-measure_with(measure)
+def register() -> None:
+    """Has `Topology.measure` measure."""
+    measure_with(measure)
