@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import bounds, keywords, refusals, refused
 
 from fastjax import Topology
 from fastjax.chunking import times
@@ -152,36 +153,35 @@ def test_a_chunk_has_a_least_size():
     assert counts[0] > counts[1] > counts[2] == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"topology": 4}, "topology must be a fastjax.Topology"),
-        ({"tokens": -1}, "tokens must be an integer, from 0"),
-        ({"tokens": 2.5}, "tokens must be an integer, from 0"),
-        ({"top_k": 0}, "top_k must be an integer, from 1 to 8"),
-        ({"top_k": 9}, "top_k must be an integer, from 1 to 8"),
-        ({"row_bytes": 0}, "row_bytes must be an integer from 1"),
-        ({"crossing_bytes": 0}, "row_bytes must be an integer from 1"),
-        ({"num_experts": 0}, "num_experts must be an integer, from 1"),
-        ({"num_experts": 6}, "num_experts must divide over the 4 devices, got 6"),
-        ({"seconds_per_row": -1.0}, "seconds_per_row must be seconds from 0"),
-        ({"seconds_per_row": float("nan")}, "seconds_per_row must be seconds from 0"),
-        ({"seconds_per_row": "1"}, "seconds_per_row must be seconds from 0"),
-        ({"seconds_per_row": 1e3}, "seconds_per_row must leave the 32000 rows"),
-        ({"chunk_overhead": 1e6}, "chunk_overhead must be seconds from 0"),
-        ({"chunks": 0}, "chunks must be an integer, from 1 to 256; got 0"),
-        ({"chunks": 257}, "chunks must be an integer, from 1 to 256; got 257"),
-        ({"chunks": 5, "tokens": 4}, "chunks must be an integer, from 1 to 4; got 5"),
-    ],
-)
-def test_what_is_wrong_is_said(changes, message):
+def of_layer(**changes):
     given = {"topology": ROUND, **LAYER, "seconds_per_row": 1e-6, "chunks": 2, "deduplicate": True}
-    with pytest.raises(ArgumentError, match=message):
-        layer_time(**given | changes)
+    return layer_time(**given | changes)
 
 
-def test_candidates_and_schedulers_are_checked():
-    with pytest.raises(ArgumentError, match="candidates must be an integer, from 1 to 256; got 0"):
-        layer_time(ROUND, **LAYER, seconds_per_row=1e-6, candidates=[0])
-    with pytest.raises(OptionError, match="scheduler"):
-        layer_time(ROUND, **LAYER, seconds_per_row=1e-6, scheduler="no such")
+SECONDS = [-1.0, float("nan"), "1", 1e6]
+test_bounds = bounds(
+    ArgumentError,
+    *keywords(
+        of_layer,
+        topology=([4], [ROUND]),
+        tokens=([-1, 2.5], [2]),
+        top_k=([0, 9], [1, 8]),
+        row_bytes=([0], [1]),
+        num_experts=([0, 6], [4]),
+        seconds_per_row=(SECONDS[:3], [0, 3]),
+        chunk_overhead=(SECONDS, [0, 1e5]),
+        chunks=([0, 257], [1, 256]),
+    ),
+    ("row_bytes", lambda size: of_layer(crossing_bytes=size), [0], [1]),
+    ("chunks", lambda chunks: of_layer(chunks=chunks, tokens=4), [5], [4]),
+    ("candidates", lambda each: of_layer(chunks=None, candidates=[each]), [0, 257], [1, 256]),
+)
+test_refusals = refusals(
+    ArgumentError,
+    (lambda: of_layer(seconds_per_row=1e3), "seconds_per_row must leave the 32000 rows"),
+    (lambda: of_layer(num_experts=6), "num_experts must divide over the 4 devices, got 6"),
+)
+
+
+def test_schedulers_are_checked():
+    refused(OptionError, lambda: of_layer(scheduler="no such"), "scheduler", "'no such'")

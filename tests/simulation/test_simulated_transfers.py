@@ -1,6 +1,7 @@
 """Transfers that no planner has made: what is refused, against rows followed one by one."""
 
 import collections
+from functools import partial
 
 import hypothesis.strategies as st
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hand_made import BALANCE, LOCAL, REDISTRIBUTE, SCALE_OUT, fabric_of, moves
 from hypothesis import given, settings
 from plan_problems import problems
+from refusals import bounds, keywords, refusals
 
 from fastjax import make_plan
 from fastjax.errors import ArgumentError
@@ -63,29 +65,19 @@ def test_transfers_that_wait_for_each_other():
         simulate_transfers(transfers, fabric_of(1, 3))
 
 
-def test_what_is_no_array_of_transfers():
-    with pytest.raises(ArgumentError, match="transfers must be an array of TRANSFER_DTYPE, got l"):
-        simulate_transfers([], fabric_of(1, 2))
-    with pytest.raises(ArgumentError, match="TRANSFER_DTYPE, got int64"):
-        simulate_transfers(np.zeros(3, np.int64), fabric_of(1, 2))
-    with pytest.raises(ArgumentError, match=r"topology must be a fastjax.Topology, got None"):
-        simulate_transfers(moves(), None)
-
-
-def test_settings_that_are_none():
-    with pytest.raises(ArgumentError, match=r"fabric must be a fastjax.simulation.Fabric, got 'r"):
-        simulate_transfers(moves(), fabric_of(1, 2), fabric="roce")
-
-
-@pytest.mark.parametrize("pieces", [0, 65, 1.5, None])
-def test_pieces_that_are_none(pieces):
-    with pytest.raises(ArgumentError, match="pieces must be an integer from 1 to 64, got"):
-        simulate_transfers(moves(), fabric_of(1, 2), pieces=pieces)
-
-
-def test_row_bytes_that_are_none():
-    with pytest.raises(ArgumentError, match="row_bytes must be an integer from 1"):
-        simulate_transfers(moves(), fabric_of(1, 2), row_bytes=0)
+PAIR = fabric_of(1, 2)
+test_what_is_no_such_thing = refusals(
+    ArgumentError,
+    (lambda: simulate_transfers([], PAIR), "transfers must be an array of TRANSFER_DTYPE, got l"),
+    (lambda: simulate_transfers(np.zeros(3, np.int64), PAIR), "TRANSFER_DTYPE, got int64"),
+    (lambda: simulate_transfers(moves(), None), "topology must be a fastjax.Topology, got None"),
+    (lambda: simulate_transfers(moves(), PAIR, fabric="roce"), "fastjax.simulation.Fabric, got 'r"),
+    (lambda: simulate_transfers(moves(), PAIR, row_bytes=0), "row_bytes must be an integer from 1"),
+)
+test_bounds_of_pieces = bounds(
+    ArgumentError,
+    *keywords(partial(simulate_transfers, moves(), PAIR), pieces=([0, 65, 1.5, None], [1, 64])),
+)
 
 
 # ---- rows that do not come once
