@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from commands import PLAIN, run_command, says_what_is_wrong, simulated_layer
+from commands import PLAIN, run_command, simulated_layer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from fastjax.traffic import RoutingRecord, write_routing_trace
 run = functools.partial(run_command, command="simulate")
 
 DIRECT = f"{PLAIN} --schedulers direct"
-LAYER = "--layer --num-experts 4 --top-k 1 --devices 2 --servers 1 --tokens 10"
 
 
 def test_balance_by_hand(capsys, tmp_path):
@@ -120,19 +119,3 @@ def test_popularity_places_whole_experts(counts):
     found = balance.by_popularity(np.array(counts), 4)
     assert found.sum(1).tolist() == counts
     assert ((found > 0).sum(0) <= 3).all()  # two experts a device, and a replica
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (f"{LAYER} --copies 2", "--balance needs an expert's bytes: --expert-bytes"),
-        (
-            f"{LAYER} --balance --expert-bytes 0",
-            "--expert-bytes: must be from 1 to 1,099,511,627,776, got 0",
-        ),
-        (f"{LAYER} --balance --copies 0", "--copies: must be from 1 to 256, got 0"),
-        ("--generate uniform --devices 4 --servers 2 --balance", "--generate is of one exchange"),
-    ],
-)
-def test_what_is_wrong_is_said(capsys, arguments, message):
-    says_what_is_wrong(capsys, "simulate", *arguments.split(), told=message)

@@ -262,6 +262,10 @@ def test_the_picture(capsys, tmp_path):
         (f"{LAYER} --seconds-per-row 0 --chunks 0", "--chunks: must be from 1 to 256, got 0"),
         (f"{LAYER} --seconds-per-row 0 --chunks 2 257", "--chunks: must be from 1 to 256, got 257"),
         ("--generate uniform --devices 4 --servers 2 --seconds-per-row 0", "is of one exchange"),
+        (f"{LAYER} --copies 2", "--balance needs an expert's bytes: --expert-bytes"),
+        (f"{LAYER} --balance --expert-bytes 0", "--expert-bytes: must be from 1 to 1,099,511,627,"),
+        (f"{LAYER} --balance --copies 0", "--copies: must be from 1 to 256, got 0"),
+        ("--generate uniform --devices 4 --servers 2 --balance", "--generate is of one exchange"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(capsys, monkeypatch, tmp_path, arguments, message):
