@@ -83,6 +83,7 @@ class LayerTimes:
       network: seconds that NICs are busy.
       inside: seconds that links inside servers are busy on their own, with copies and sums.
       experts: seconds that experts work.
+      backward_from: seconds after which the backward pass begins; None without one.
     """
 
     chunks: int
@@ -93,16 +94,18 @@ class LayerTimes:
     network: float
     inside: float
     experts: float
+    backward_from: float | None = None
 
     def then(self, other: LayerTimes) -> LayerTimes:
-        """This, and then another pass."""
+        """This, and then another pass, which is the way back."""
         shifted = (
             dataclasses.replace(p, start=p.start + self.total, end=p.end + self.total)
             for p in other.tasks
         )
         added = ("total", "planning", "network", "inside", "experts")
         seconds = {name: getattr(self, name) + getattr(other, name) for name in added}
-        return dataclasses.replace(self, tasks=(*self.tasks, *shifted), **seconds)
+        tasks = (*self.tasks, *shifted)
+        return dataclasses.replace(self, tasks=tasks, backward_from=self.total, **seconds)
 
 
 def schedule(chunks: Sequence[Parts], *, deduplicated: bool = False) -> LayerTimes:

@@ -82,6 +82,10 @@ def _draw(
             )  # fmt: skip
     ax.text(0, top - 0.12, in_words(layer), fontsize="small", ha="left", va="bottom")
     ax.vlines(layer.total * 1e6, top, top + len(resources), color="black", lw=1)
+    if layer.backward_from is not None:
+        middle = layer.backward_from * 1e6
+        ax.vlines(middle, top, top + len(resources), color="black", lw=1, ls="--")
+        ax.text(middle, top - 0.12, " backward", fontsize="x-small", ha="left", va="bottom")
 
 
 def _finish(resources: list[str], tops: list[float], right: float, ax: Axes) -> None:
