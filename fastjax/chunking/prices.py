@@ -117,9 +117,9 @@ def even(
     """The traffic, as `exchanges` takes it, if all experts are equally popular."""
     n, m, rows = topology.servers, topology.devices_per_server, tokens.count * tokens.top_k
     if not deduplicated:
-        return [_even(rows, n * m)]
+        return [_spread(rows, n * m)]
     crossing = round(tokens.count * hit_probability(n, num_experts, tokens.top_k))
-    return [over_own_nics(np.full((n, n), crossing), m), _even(rows, m)]
+    return [over_own_nics(np.full((n, n), crossing), m), _spread(rows, m)]
 
 
 def over_own_nics(servers: np.ndarray, devices: int) -> np.ndarray:
@@ -136,7 +136,7 @@ def hit_probability(servers: int, num_experts: int, top_k: int) -> float:
     return 1 - math.comb(elsewhere, top_k) / math.comb(num_experts, top_k)
 
 
-def _even(rows: int, devices: int) -> np.ndarray:
+def _spread(rows: int, devices: int) -> np.ndarray:
     """The traffic of devices that each send as many rows to each, of `rows` in all."""
     shares = np.diff(np.arange(devices + 1) * rows // devices)
     return np.stack([np.roll(shares, device) for device in range(devices)])
