@@ -107,12 +107,6 @@ std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row
   return std::make_unique<AllPairs>(topology, row_bytes, std::move(tiles));
 }
 
-Picoseconds AllPairsPlanningTime(const Topology& topology, int32_t tile) {
-  const Wide n = topology.servers;
-  const Wide m = topology.devices_per_server;
-  return 1000 * (1500 + 23 * (n * m) * (n * m) / 20 + tile * (n - 1) * m * m);
-}
-
 // Each boundary between pieces cuts one transfer of every list that it falls into.
 int64_t MaxEntriesOfCuts(const Topology& topology) {
   constexpr int64_t kCuts = kMostPieces - 1;

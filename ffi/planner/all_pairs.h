@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "planner/rate.h"
 #include "planner/schedule.h"
 #include "planner/tiles.h"
 #include "planner/topology.h"
@@ -15,10 +14,6 @@
 namespace fastjax::planner {
 
 std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
-
-// Sums over the matrix, and a tile for each server that one sends to: `tile` is what an entry of it takes, in
-// nanoseconds. Measured like that of fast: within a quarter.
-Picoseconds AllPairsPlanningTime(const Topology& topology, int32_t tile);
 
 // Entries that the cuts between pieces add to a device's table at most; docs/design/stage_tables.md.
 int64_t MaxEntriesOfCuts(const Topology& topology);

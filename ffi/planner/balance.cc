@@ -457,9 +457,4 @@ std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology) {
   return std::make_shared<Tiles>(topology, MakeBalancer(RailsOf(topology)));
 }
 
-Picoseconds BalancedTilesTime(const Topology& topology) {
-  const Wide devices = topology.devices();
-  return 1000 * (1400 + 3 * devices * devices / 5);
-}
-
 }  // namespace fastjax::planner

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "planner/rate.h"
+#include "planner/scheduler_info.h"
 #include "planner/tiles.h"
 #include "planner/topology.h"
 
@@ -18,8 +18,8 @@ std::unique_ptr<RailFiller> MakeBalancer(int32_t rails);
 // Tiles whose rows are balanced over the rails; several schedulers may have them in common.
 std::shared_ptr<Tiles> MakeBalancedTiles(const Topology& topology);
 
-// The planning time of the sums of all tiles, without the rail assignment, which only tables need.
-Picoseconds BalancedTilesTime(const Topology& topology);
+// The sums of all tiles, without the rail assignment, which only tables need.
+inline constexpr PlanningCost kTileSums = {1'400'000, /*block=*/600};
 
 }  // namespace fastjax::planner
 

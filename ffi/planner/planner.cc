@@ -156,7 +156,7 @@ int64_t Planner::StagingRows(int32_t device) const { return schedule_->StagingRo
 double Planner::LowerBound() const { return LowerBoundSeconds(topology_, row_bytes_, traffic_); }
 
 double Planner::PlanningTime() const {
-  const Picoseconds taken = GetSchedulerInfo(chosen()).planning_time(topology_);
+  const Picoseconds taken = GetSchedulerInfo(chosen()).planning.Of(topology_);
   return ToSeconds(taken + schedule_->ChoosingTime());
 }
 

@@ -32,9 +32,22 @@ struct SchedulerTraits {
   std::string_view description;  // what its plans do: a sentence without its first letter's case and its full stop
   int32_t order;                 // lists for users are sorted by it; two of the same value, by number
   bool stages_rows;              // whether rows may rest on devices that are neither their origin nor their target
-  bool single_stage;             // whether all that leaves its server is posted at once, in one stage
   NicNeed nics;
   Choosing choosing;
+};
+
+// What one device's planning takes one core, about, in picoseconds; docs/design/cost_model.md.
+struct PlanningCost {
+  int64_t fixed = 0;
+  int64_t block = 0;  // each pair of devices
+  int64_t sent = 0;   // each pair of one server's devices with others
+  int64_t pair = 0;   // each pair of servers
+
+  Picoseconds Of(const Topology& topology) const {
+    const Wide n = topology.servers;
+    const Wide m = topology.devices_per_server;
+    return fixed + (n * m) * (n * m) * block + (n - 1) * m * m * sent + n * n * pair;
+  }
 };
 
 struct SchedulerInfo {
@@ -42,11 +55,10 @@ struct SchedulerInfo {
   std::unique_ptr<Schedule> (*make)(const Topology& topology, int64_t row_bytes);
   // Entries that the table of any device takes at most; docs/design/stage_tables.md.
   int64_t (*max_entries)(const Topology& topology);
-  // What planning for one device takes, about; docs/design/cost_model.md. Null for one that chooses: its plans take
-  // what those of the chosen one take.
-  Picoseconds (*planning_time)(const Topology& topology);
-  // From the traffic to the price. Planning does most of that, too, but it need not know the price. Null likewise.
-  Picoseconds (*pricing_time)(const Topology& topology);
+  // None for one that chooses: its plans take what those of the chosen one take.
+  PlanningCost planning;
+  // From the traffic to the price. Planning does most of that, too, but it need not know the price. None likewise.
+  PlanningCost pricing;
 };
 
 const SchedulerInfo& GetSchedulerInfo(Scheduler scheduler);

@@ -173,11 +173,6 @@ void Straight::Append(int32_t device, TransferBuffer* out) {
   }
 }
 
-Picoseconds StraightPricingTime(const Topology& topology) {
-  const Wide devices = topology.devices();
-  return 1000 * (300 + 9 * devices * devices / 10);
-}
-
 int64_t MaxEntriesOneTransferPerPeer(const Topology& topology) { return 2 * int64_t{topology.devices()} - 1; }
 
 }  // namespace fastjax::planner

@@ -13,6 +13,7 @@
 
 #include "planner/pricing.h"
 #include "planner/schedule.h"
+#include "planner/scheduler_info.h"
 
 namespace fastjax::planner {
 
@@ -57,8 +58,8 @@ class Straight final : public Schedule {
   int64_t inside_ = 0;
 };
 
-// From the traffic to the price: mostly the search for the longest block of each round.
-Picoseconds StraightPricingTime(const Topology& topology);
+// Mostly the search for the longest block of each round.
+inline constexpr PlanningCost kStraightPricing = {300'000, /*block=*/900};
 
 // A device sends to and receives from each device once at most.
 int64_t MaxEntriesOneTransferPerPeer(const Topology& topology);

@@ -97,7 +97,7 @@ void Auto::Plan(const int64_t* traffic, const MatchingList* given) {
   best_ = nullptr;
   looked_ = 0;
   if (topology_.servers > 1) {
-    looked_ = GetSchedulerInfo(Scheduler::kBalanced).pricing_time(topology_);
+    looked_ = kTileSums.Of(topology_);
     tiles_->BeginSharing();
     tiles_->CountRowsOfDevices(true);
     tiles_->Plan(traffic);
@@ -135,7 +135,7 @@ bool Auto::Consider(Scheduler scheduler, Schedule* schedule, Picoseconds at_leas
 
 // Plans, and takes the plan if it is the cheapest so far; unless it cannot be. Whether it was planned.
 bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least) {
-  const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
+  const Picoseconds planning = GetSchedulerInfo(scheduler).planning.Of(topology_);
   const Picoseconds looking = LookingTime(scheduler);
   if (best_ != nullptr && at_least + planning + looking >= cheapest_) {
     Record(scheduler, false, 0, at_least);
@@ -155,18 +155,18 @@ bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least) {
 // All looks, but for what planning the one that was taken would have done by itself.
 Picoseconds Auto::ChoosingTime() const {
   const SchedulerInfo& taken = GetSchedulerInfo(chosen_);
-  return looked_ - std::min(taken.pricing_time(topology_), taken.planning_time(topology_));
+  return looked_ - std::min(taken.pricing.Of(topology_), taken.planning.Of(topology_));
 }
 
 // Sums over servers are made before all others, and are those of two.
 Picoseconds Auto::LookingTime(Scheduler scheduler) const {
-  const Picoseconds pricing = GetSchedulerInfo(scheduler).pricing_time(topology_);
+  const Picoseconds pricing = GetSchedulerInfo(scheduler).pricing.Of(topology_);
   const bool summed = scheduler == Scheduler::kBalanced || scheduler == Scheduler::kFast;
-  return summed ? pricing - GetSchedulerInfo(Scheduler::kBalanced).pricing_time(topology_) : pricing;
+  return summed ? pricing - kTileSums.Of(topology_) : pricing;
 }
 
 void Auto::Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds exchange) {
-  const Picoseconds planning = GetSchedulerInfo(scheduler).planning_time(topology_);
+  const Picoseconds planning = GetSchedulerInfo(scheduler).planning.Of(topology_);
   choices_.push_back({scheduler, planned, stages, ToSeconds(exchange), ToSeconds(planning)});
 }
 
@@ -189,11 +189,11 @@ int64_t MaxEntries(const Topology& topology) {
 // The times of a plan are those of the scheduler that was chosen, so there are none here.
 constexpr SchedulerInfo kAutoScheduler = {
     {"auto", "the cheapest of the others by the cost model, whichever it is",
-     /*order=*/0, /*stages_rows=*/true, /*single_stage=*/false, NicNeed::kAnyOfServer, Choosing::kChooses},
+     /*order=*/0, /*stages_rows=*/true, NicNeed::kAnyOfServer, Choosing::kChooses},
     Make,
     MaxEntries,
-    nullptr,
-    nullptr,
+    {},
+    {},
 };
 
 }  // namespace fastjax::planner

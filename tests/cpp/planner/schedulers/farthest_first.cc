@@ -59,17 +59,15 @@ int64_t MaxEntries(const Topology& topology) {
   return int64_t{100} * topology.devices() * topology.devices() * topology.servers;
 }
 
-Picoseconds OneNanosecond(const Topology& /*topology*/) { return 1000; }
-
 }  // namespace
 
 constexpr SchedulerInfo kFarthestFirstScheduler = {
     {"farthest_first", "blocks go straight, the farthest first",
-     /*order=*/15, /*stages_rows=*/false, /*single_stage=*/false, NicNeed::kEachDevice, Choosing::kConsidered},
+     /*order=*/15, /*stages_rows=*/false, NicNeed::kEachDevice, Choosing::kConsidered},
     Make,
     MaxEntries,
-    OneNanosecond,
-    OneNanosecond,
+    {1000},
+    {1000},
 };
 
 }  // namespace fastjax::planner

@@ -109,7 +109,7 @@ void CheckLoneDevices(const Problem& problem, const std::vector<Transfer>& all) 
 void CheckTraits(const Planner& plan, const std::vector<Transfer>& all) {
   const planner::SchedulerTraits& traits = TraitsOf(plan.chosen());
   CHECK(traits.choosing != planner::Choosing::kChooses);
-  if (traits.single_stage) CHECK_LE(plan.num_stages(), 1);
+  if (plan.chosen() == Scheduler::kDirect) CHECK_LE(plan.num_stages(), 1);
   if (GoesRoundFailedNics(plan.chosen())) CheckRails(plan.topology(), all);
   if (traits.stages_rows) return;
   for (const int64_t rows : StagingRows(plan)) CHECK_EQ(rows, 0);
@@ -159,7 +159,7 @@ void CheckChoice(const Problem& problem, Planner* plan, const std::vector<Transf
     if (failed && !GoesRoundFailedNics(scheduler)) continue;
     Planner other(topology, scheduler, problem.row_bytes);
     other.Plan(problem.traffic.traffic.data());
-    const double looking = planner::ToSeconds(planner::GetSchedulerInfo(scheduler).pricing_time(topology));
+    const double looking = planner::ToSeconds(planner::GetSchedulerInfo(scheduler).pricing.Of(topology));
     CHECK_LE(taken.PredictedTime(), other.PredictedTime() * (1 + kRounding) + looking);
   }
 }
