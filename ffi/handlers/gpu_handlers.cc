@@ -2,8 +2,8 @@
 // must not capture them in command buffers, since the work depends on these values.
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "backends/gpu/device/driver_library.h"
@@ -15,33 +15,6 @@ namespace {
 
 using gpu::Caller;
 
-// A device's stream, and its memory.
-struct DeviceContext {
-  void* stream;
-  ffi::ScratchAllocator scratch;
-  int32_t ordinal;
-};
-
-}  // namespace
-}  // namespace fastjax::handlers
-
-template <>
-struct xla::ffi::CtxDecoding<fastjax::handlers::DeviceContext> {
-  using Type = fastjax::handlers::DeviceContext;
-
-  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                                    DiagnosticEngine& diagnostic) {
-    auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
-    auto scratch = CtxDecoding<ScratchAllocator>::Decode(api, ctx, diagnostic);
-    const auto ordinal = CtxDecoding<DeviceOrdinal>::Decode(api, ctx, diagnostic);
-    if (!stream.has_value() || !scratch.has_value() || !ordinal.has_value()) return std::nullopt;
-    return Type{*stream, std::move(*scratch), *ordinal};
-  }
-};
-
-namespace fastjax::handlers {
-namespace {
-
 // Waits for the completion that start(completion) is given, and returns its status. The backend bounds every wait.
 template <typename Start>
 Status Wait(Start start) {
@@ -49,14 +22,6 @@ Status Wait(Start start) {
   std::future<Status> outcome = told->get_future();
   start([told](const Status& status) { told->set_value(status); });
   return outcome.get();
-}
-
-Caller CallerOf(DeviceContext* context, int32_t device) {
-  return {context->stream, device, [context](size_t bytes) {
-            // The largest alignment that XLA accepts. Its allocator aligns by 256.
-            constexpr size_t kAlignment = 16;
-            return static_cast<std::byte*>(context->scratch.Allocate(bytes, kAlignment).value_or(nullptr));
-          }};
 }
 
 struct ExchangeSite : GpuExchangeSite {
@@ -80,17 +45,21 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
 }
 
 template <typename Site>
-ffi::Error Execute(Site* state, ffi::RunId run, DeviceContext context, ffi::RemainingArgs args,
-                   ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+ffi::Error Execute(Site* state, ffi::RunId run, void* stream, ffi::ScratchAllocator scratch, int32_t ordinal,
+                   ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
   state->handed_over.Receive();
   const auto buffers = state->operands.Take(args, *result);
   if (!buffers.has_value()) return ToError(UnexpectedOperands());
   int32_t device = 0;
-  Status status = FindDevice(*state->gpu, context.ordinal, &device);
+  Status status = FindDevice(*state->gpu, ordinal, &device);
   // Made before any object that calls the driver, and destroyed after all of them.
   gpu::DeviceScope scope(*state->gpu);
   if (status.ok()) status = scope.Choose(device);
-  typename Site::Call call(state, CallerOf(&context, device), context.ordinal);
+  const auto allocate = [&scratch](size_t bytes) {
+    constexpr size_t kAlignment = 16;  // the largest that XLA accepts; its allocator aligns by 256
+    return static_cast<std::byte*>(scratch.Allocate(bytes, kAlignment).value_or(nullptr));
+  };
+  typename Site::Call call(state, Caller(stream, device, allocate), ordinal);
   if (status.ok()) status = Guarded([&] { return call.Load(*buffers); });
   status = Wait([&](const Completion& done) { call.Start(run.run_id, status, done); });
   if (!status.ok()) state->gpu->DropFlights(device, run.run_id);
@@ -100,19 +69,40 @@ ffi::Error Execute(Site* state, ffi::RunId run, DeviceContext context, ffi::Rema
 constexpr char kCuda[] = "cuda";
 constexpr char kRocm[] = "rocm";
 
+ffi::ErrorOr<std::shared_ptr<gpu::Gpu>> Open(const char* platform) {
+  std::string wrong;
+  std::shared_ptr<gpu::Gpu> gpu = gpu::OpenGpu(platform, &wrong);
+  if (gpu == nullptr) return ffi::Unexpected(ffi::Error::Internal("fastjax: " + wrong + "."));
+  return gpu;
+}
+
+// Has XLA's stream wait for the rows of an exchange that was started, and returns them in place.
 template <const char* platform>
 ffi::Error Done(void* stream, int32_t ordinal, ffi::AnyBuffer rows, ffi::RemainingArgs kept,
                 ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
-  std::string wrong;
-  const std::shared_ptr<gpu::Gpu> gpu = gpu::OpenGpu(platform, &wrong);
-  if (gpu == nullptr) return ffi::Error::Internal("fastjax: " + wrong + ".");
+  const auto opened = Open(platform);
+  if (!opened.has_value()) return opened.error();
+  gpu::Gpu* const gpu = opened->get();
   int32_t device = 0;
   Status status = FindDevice(*gpu, ordinal, &device);
-  if (status.ok()) status = PassRows(gpu.get(), Caller(stream, device), rows, kept, *result);
+  if (status.ok()) status = PassRows(gpu, Caller(stream, device), rows, kept, *result);
   return ToError(status);
 }
 
-auto BindDone() {
+// XLA:GPU fuses a slice that is the operand into the call, and then forgets that the result was to be in its place
+// (dynamic-slice fusions, seen with jaxlib 0.11.2). So the copy goes on XLA's stream.
+template <const char* platform>
+ffi::Error After(void* stream, int32_t ordinal, ffi::AnyBuffer value, ffi::RemainingArgs /*earlier*/,
+                 ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
+  if (result->size_bytes() != value.size_bytes()) return ToError(UnexpectedOperands());
+  if (result->untyped_data() == value.untyped_data()) return ffi::Error::Success();
+  const auto gpu = Open(platform);
+  if (!gpu.has_value()) return gpu.error();
+  const int code = (*gpu)->driver().Copy(result->untyped_data(), value.untyped_data(), value.size_bytes(), stream);
+  return ToError((*gpu)->Check(code, ordinal, "copy rows that come after others"));
+}
+
+auto BindPass() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::PlatformStream<void*>>()
       .Ctx<ffi::DeviceOrdinal>()
@@ -127,7 +117,9 @@ auto BindExecute() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::State<Site>>()
       .template Ctx<ffi::RunId>()
-      .template Ctx<DeviceContext>()
+      .template Ctx<ffi::PlatformStream<void*>>()
+      .template Ctx<ffi::ScratchAllocator>()
+      .template Ctx<ffi::DeviceOrdinal>()
       .RemainingArgs()
       .template Ret<ffi::AnyBuffer>()
       .Attrs();
@@ -138,15 +130,17 @@ XLA_FFI_DEFINE_HANDLER(kInstantiatePlan, InstantiatePlan, ffi::Ffi::BindInstanti
 XLA_FFI_DEFINE_HANDLER(kExecuteExchange, Execute<ExchangeSite>, BindExecute<ExchangeSite>());
 XLA_FFI_DEFINE_HANDLER(kExecutePlan, Execute<PlanSite>, BindExecute<PlanSite>());
 
-XLA_FFI_DEFINE_HANDLER(kCudaDone, Done<kCuda>, BindDone());
-XLA_FFI_DEFINE_HANDLER(kRocmDone, Done<kRocm>, BindDone());
+XLA_FFI_DEFINE_HANDLER(kCudaDone, Done<kCuda>, BindPass());
+XLA_FFI_DEFINE_HANDLER(kRocmDone, Done<kRocm>, BindPass());
+XLA_FFI_DEFINE_HANDLER(kCudaAfter, After<kCuda>, BindPass());
+XLA_FFI_DEFINE_HANDLER(kRocmAfter, After<kRocm>, BindPass());
 
 }  // namespace
 
 Bundle GpuPlan() { return BundleOf<PlanSite, kInstantiatePlan, kExecutePlan>(); }
 Bundle GpuExchange() { return BundleOf<ExchangeSite, kInstantiateExchange, kExecuteExchange>(); }
 
-XLA_FFI_Error* CudaDoneExecute(XLA_FFI_CallFrame* frame) { return kCudaDone(frame); }
-XLA_FFI_Error* RocmDoneExecute(XLA_FFI_CallFrame* frame) { return kRocmDone(frame); }
+XLA_FFI_Handler* GpuDone(std::string_view platform) { return platform == kCuda ? kCudaDone : kRocmDone; }
+XLA_FFI_Handler* GpuAfter(std::string_view platform) { return platform == kCuda ? kCudaAfter : kRocmAfter; }
 
 }  // namespace fastjax::handlers

@@ -3,6 +3,7 @@
 #define FASTJAX_HANDLERS_HANDLERS_H_
 
 #include <cstdint>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,19 +29,16 @@ Bundle EmulatedPlan();
 Bundle EmulatedExchange();
 XLA_FFI_Error* EmulatedDoneExecute(XLA_FFI_CallFrame* frame);
 
-// On GPUs, of both vendors.
+// On GPUs; calls without state are of one vendor's.
 Bundle GpuPlan();
 Bundle GpuExchange();
 
-// Have XLA's stream wait for the rows of an exchange that was started, and return them in place.
-XLA_FFI_Error* CudaDoneExecute(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* RocmDoneExecute(XLA_FFI_CallFrame* frame);
+XLA_FFI_Handler* GpuDone(std::string_view platform);
+XLA_FFI_Handler* GpuAfter(std::string_view platform);
 
 // Return their first operand in place. XLA calls them once the others have been computed.
 XLA_FFI_Error* DoneExecute(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* AfterExecute(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* CudaAfterExecute(XLA_FFI_CallFrame* frame);  // copies on the stream where it is not in place
-XLA_FFI_Error* RocmAfterExecute(XLA_FFI_CallFrame* frame);
 
 // For tests: takes the record of Turns.
 std::vector<std::pair<int64_t, int32_t>> TakeRecordOfTurns();

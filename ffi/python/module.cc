@@ -173,7 +173,7 @@ nb::tuple LevelExperts(const Words& rows, int32_t servers, int32_t devices, int3
   return nb::make_tuple(ToNumpy(slots), ToNumpy(levelled));
 }
 
-nb::capsule Handler(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
+nb::capsule Handler(XLA_FFI_Handler* handler) {
   return nb::capsule(reinterpret_cast<void*>(handler));
 }
 
@@ -203,9 +203,8 @@ nb::dict GpuRegistrations(const std::string& platform) {
   nb::dict targets;
   targets[contract.plan.target] = ToDict(handlers::GpuPlan());
   targets[contract.exchange.target] = ToDict(handlers::GpuExchange());
-  targets[contract.done.target] = Handler(platform == "cuda" ? handlers::CudaDoneExecute : handlers::RocmDoneExecute);
-  targets[contract.after.target] =
-      Handler(platform == "cuda" ? handlers::CudaAfterExecute : handlers::RocmAfterExecute);
+  targets[contract.done.target] = Handler(handlers::GpuDone(platform));
+  targets[contract.after.target] = Handler(handlers::GpuAfter(platform));
   targets[contract.empty.target] = Handler(handlers::EmptyExecute);
   return targets;
 }
