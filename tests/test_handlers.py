@@ -128,7 +128,6 @@ def topology(*words):
     return plan(topology=integers(*words))
 
 
-SITE = "a call site's attributes are incomplete"
 PLAN = "a plan's attributes are incomplete"
 GROUPS = "replica_groups and group_size disagree"
 NETWORK = "processes and rails must be given for every device"
@@ -137,13 +136,13 @@ ANY = "unexpected operands"
 
 test_impossible_attributes = refusals(
     jax.errors.JaxRuntimeError,
-    *((plan(**{name: None}), SITE) for name in ("channel", "program", "shapes")),
-    (loopback({"platform": None}), SITE),
+    *((plan(**{name: None}), f'lacks "{name}"') for name in ("channel", "program", "shapes")),
+    (loopback({"platform": None}), 'fastjax_exchange_v2 lacks "platform"'),
     *((plan(**{name: None}), PLAN) for name in ("scheduler", "topology", "row_bytes")),
     (loopback({"topology": None}), PLAN),
     (loopback_plan(scheduler=None), PLAN),
-    (exchange({"reverse": None}), "an exchange's attributes are incomplete"),
-    (loopback({"reverse": None}), "an exchange's attributes are incomplete"),
+    (exchange({"reverse": None}), 'lacks "reverse"'),
+    (loopback({"reverse": None}), 'lacks "reverse"'),
     (loopback({"platform": "none"}), "cannot load fastjax's GPU library"),
     (plan(processes=integers(0)), NETWORK),
     (plan(processes=integers(0), rails=integers(-1)), NETWORK),

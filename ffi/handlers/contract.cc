@@ -1,6 +1,7 @@
 #include "handlers/contract.h"
 
 #include <cstddef>
+#include <initializer_list>
 #include <string_view>
 #include <type_traits>
 
@@ -9,51 +10,49 @@ namespace {
 
 using A = CallAttributes;
 
-Attribute Optional(Attribute attribute) {
-  attribute.optional = true;
-  return attribute;
+constexpr bool kOptional = true;
+
+std::vector<Attribute> Joined(std::initializer_list<std::vector<Attribute>> groups) {
+  std::vector<Attribute> all;
+  for (const auto& group : groups) all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 Contract Declare() {
-  const AttributeGroup site = {"a call site's",
-                               {{"operands", &A::operand_names},
-                                {"operation", &A::operation},
-                                {"name", &A::name},
-                                {"axis", &A::axis},
-                                {"program", &A::program},
-                                {"shapes", &A::shapes},
-                                {"channel", &A::channel},
-                                {"timeout_ms", &A::timeout_ms},
-                                {"group_size", &A::group_devices},
-                                {"replica_groups", &A::replica_groups},
-                                {"rank_of", &A::position_ranks},
-                                {"platform", &A::platform},
-                                Optional({"tokens", &A::tokens}),
-                                Optional({"top_k", &A::top_k})}};
-  const AttributeGroup processes = {
-      "a call site's",
-      {Optional({"processes", &A::processes}), Optional({"rails", &A::rails}), Optional({"module", &A::module})}};
-  const AttributeGroup planning = {"a plan's",
-                                   {Optional({"topology", &A::topology}), Optional({"scheduler", &A::scheduler}),
-                                    Optional({"row_bytes", &A::plan_row_bytes})}};
-  const AttributeGroup exchange = {"an exchange's",
-                                   {{"reverse", &A::reverse},
-                                    {"transposed_table", &A::transposed_table},
-                                    {"check_overlaps", &A::check_overlaps},
-                                    Optional({"drop", &A::drop}),
-                                    Optional({"started", &A::started})}};
-  const AttributeGroup plan = {
-      "a plan's",
-      {Optional({"experts", &A::experts}), Optional({"servers", &A::servers}), Optional({"rank", &A::rank})}};
-  const AttributeGroup levelling = {
-      "a levelling's",
-      {{"operands", &A::operand_names}, {"servers", &A::servers}, {"devices", &A::devices}, {"copies", &A::copies}}};
-  const AttributeGroup cost = {"a levelling's", {{"cost_rows", &A::cost_rows}}};
+  const std::vector<Attribute> site = {{"operands", &A::operand_names},
+                                       {"operation", &A::operation},
+                                       {"name", &A::name},
+                                       {"axis", &A::axis},
+                                       {"program", &A::program},
+                                       {"shapes", &A::shapes},
+                                       {"channel", &A::channel},
+                                       {"timeout_ms", &A::timeout_ms},
+                                       {"group_size", &A::group_devices},
+                                       {"replica_groups", &A::replica_groups},
+                                       {"rank_of", &A::position_ranks},
+                                       {"platform", &A::platform},
+                                       {"tokens", &A::tokens, kOptional},
+                                       {"top_k", &A::top_k, kOptional},
+                                       {"processes", &A::processes, kOptional},
+                                       {"rails", &A::rails, kOptional},
+                                       {"module", &A::module, kOptional},
+                                       {"topology", &A::topology, kOptional},
+                                       {"scheduler", &A::scheduler, kOptional},
+                                       {"row_bytes", &A::plan_row_bytes, kOptional}};
+  const std::vector<Attribute> exchange = {{"reverse", &A::reverse},
+                                           {"transposed_table", &A::transposed_table},
+                                           {"check_overlaps", &A::check_overlaps},
+                                           {"drop", &A::drop, kOptional},
+                                           {"started", &A::started, kOptional}};
+  const std::vector<Attribute> plan = {
+      {"experts", &A::experts, kOptional}, {"servers", &A::servers, kOptional}, {"rank", &A::rank, kOptional}};
+  const std::vector<Attribute> levelling = {
+      {"operands", &A::operand_names}, {"servers", &A::servers}, {"devices", &A::devices}, {"copies", &A::copies}};
 
   Contract contract;
   contract.plan = {"fastjax_plan_v2",
                    {{"send_sizes", Operand::kSendSizes}, {"partition", Operand::kPartition, false}},
-                   {site, processes, planning, plan}};
+                   Joined({site, plan})};
   contract.exchange = {"fastjax_exchange_v2",
                        {{"source", Operand::kSource},
                         {"base", Operand::kBase},
@@ -67,16 +66,16 @@ Contract Declare() {
                         {"starts", Operand::kStarts, false},
                         {"token", Operand::kToken, false},
                         {"partition", Operand::kPartition, false}},
-                       {site, processes, planning, exchange},
+                       Joined({site, exchange}),
                        1};
   // Without its number XLA would merge two calls of the same operands.
-  contract.start = {"fastjax_start_v2", {}, {{"a call site's", {{"channel", &A::channel}}}}};
+  contract.start = {"fastjax_start_v2", {}, {{"channel", &A::channel}}};
   contract.done = {"fastjax_done_v2", {}, {}, 0};
-  contract.after = {"fastjax_after_v2", {}, {{"a call site's", {{"detached", &A::detached}}}}, 0};
-  contract.level = {"fastjax_level_v2", {{"rows", Operand::kRows}}, {levelling, cost}};
+  contract.after = {"fastjax_after_v2", {}, {{"detached", &A::detached}}, 0};
+  contract.level = {"fastjax_level_v2", {{"rows", Operand::kRows}}, Joined({levelling, {{"cost_rows", &A::cost_rows}}})};
   contract.deal = {"fastjax_deal_v2",
                    {{"counts", Operand::kCounts}, {"slots", Operand::kSlots}, {"rows", Operand::kRows}},
-                   {levelling}};
+                   levelling};
   contract.empty = {"fastjax_empty_v2", {}, {}};
   return contract;
 }
@@ -117,12 +116,10 @@ const Contract& GetContract() {
 
 ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi::Dictionary& attrs) {
   CallAttributes result;
-  for (const AttributeGroup& group : call.groups) {
-    for (const Attribute& attribute : group.attributes) {
-      if (Decode(attrs, attribute, &result) || attribute.optional) continue;
-      return ffi::Unexpected(
-          ffi::Error::InvalidArgument(std::string("fastjax: ") + group.name + " attributes are incomplete"));
-    }
+  for (const Attribute& attribute : call.attributes) {
+    if (Decode(attrs, attribute, &result) || attribute.optional) continue;
+    return ffi::Unexpected(
+        ffi::Error::InvalidArgument(std::string("fastjax: ") + call.target + " lacks \"" + attribute.name + '"'));
   }
   const bool plans = result.scheduler >= 0 || result.plan_row_bytes > 0;
   if (plans && (result.scheduler < 0 || result.plan_row_bytes <= 0 || result.topology.empty())) {

@@ -52,16 +52,10 @@ struct Attribute {
   const char* kind() const;
 };
 
-// Attributes that belong together. The error for a call that lacks one of them names the group.
-struct AttributeGroup {
-  const char* name;
-  std::vector<Attribute> attributes;
-};
-
 struct CustomCall {
   const char* target;
   std::vector<OperandRule> operands;  // that it may name; others have no names, and are told apart by their places
-  std::vector<AttributeGroup> groups;
+  std::vector<Attribute> attributes;
   int32_t in_place = -1;  // the place of the operand whose memory the result takes, if any
 };
 

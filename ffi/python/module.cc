@@ -217,10 +217,8 @@ nb::dict DeclaredCalls() {
     nb::list operands;
     for (const handlers::OperandRule& rule : call->operands) operands.append(nb::make_tuple(rule.name, rule.needed));
     nb::list attributes;
-    for (const handlers::AttributeGroup& group : call->groups) {
-      for (const handlers::Attribute& attribute : group.attributes) {
-        attributes.append(nb::make_tuple(attribute.name, attribute.kind(), attribute.optional));
-      }
+    for (const handlers::Attribute& attribute : call->attributes) {
+      attributes.append(nb::make_tuple(attribute.name, attribute.kind(), attribute.optional));
     }
     calls[call->target] = nb::make_tuple(operands, attributes, call->in_place);
   }
