@@ -56,12 +56,20 @@ class Placement {
 
  private:
   bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
-  std::byte* Staged(int32_t rank, int64_t row) const { return staging_at_[rank] + row * row_bytes_; }
-  const std::byte* Operand(int32_t rank, int64_t row) const {
-    return (*args_)[site_->position_at[rank]].source + row * row_bytes_;
+  static bool FromOperand(const planner::Transfer& t) { return t.src_row == planner::Transfer::kInPlace; }
+  static bool ToOutput(const planner::Transfer& t) { return t.dst_row == planner::Transfer::kInPlace; }
+  // Calls visit(run, done) for each run of a transfer, `done` rows of which come before it; or once for all of it, where
+  // its rows lie together in staging memory.
+  template <typename Visit>
+  void ForEachPiece(const planner::Transfer& transfer, bool whole, Visit visit) const;
+  // Returns where the rows of a run come from, or go to.
+  const std::byte* Source(const planner::Transfer& t, const Run& run, int64_t done) const {
+    return FromOperand(t) ? (*args_)[site_->position_at[t.origin]].source + run.source_row * row_bytes_
+                          : staging_at_[t.src] + (t.src_row + done) * row_bytes_;
   }
-  std::byte* Output(int32_t rank, int64_t row) const {
-    return (*args_)[site_->position_at[rank]].destination + row * row_bytes_;
+  std::byte* Destination(const planner::Transfer& t, const Run& run, int64_t done) const {
+    return ToOutput(t) ? (*args_)[site_->position_at[t.target]].destination + run.destination_row * row_bytes_
+                       : staging_at_[t.dst] + (t.dst_row + done) * row_bytes_;
   }
 
   const CallSite* site_ = nullptr;
@@ -87,53 +95,40 @@ inline bool Placement::Allows(const planner::Transfer& t) const {
 }
 
 template <typename Visit>
-void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {
-  const bool from_operand = t.src_row == planner::Transfer::kInPlace;
-  const bool to_output = t.dst_row == planner::Transfer::kInPlace;
-  if (!from_operand && !to_output) {
-    visit(
-        CopyOp{Staged(t.dst, t.dst_row), Staged(t.src, t.src_row), t.rows * row_bytes_, kernels::Destination::kCached});
-    return;
-  }
-  const kernels::Destination use = to_output ? output_stores_ : kernels::Destination::kCached;
+void Placement::ForEachPiece(const planner::Transfer& t, bool whole, Visit visit) const {
+  if (whole) return visit(Run{0, 0, t.rows}, int64_t{0});
   int64_t done = 0;
   traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows, [&](const Run& run) {
-    const std::byte* src = from_operand ? Operand(t.origin, run.source_row) : Staged(t.src, t.src_row + done);
-    std::byte* dst = to_output ? Output(t.target, run.destination_row) : Staged(t.dst, t.dst_row + done);
-    visit(CopyOp{dst, src, run.rows * row_bytes_, use});
+    visit(run, done);
     done += run.rows;
+  });
+}
+
+template <typename Visit>
+void Placement::ForEachCopy(const planner::Transfer& t, Visit visit) const {
+  const kernels::Destination use = ToOutput(t) ? output_stores_ : kernels::Destination::kCached;
+  ForEachPiece(t, !FromOperand(t) && !ToOutput(t), [&](const Run& run, int64_t done) {
+    visit(CopyOp{Destination(t, run, done), Source(t, run, done), run.rows * row_bytes_, use});
   });
 }
 
 template <typename Visit>
 void Placement::ForEachRun(const planner::Transfer& t, Visit visit) const {
-  const bool to_output = t.dst_row == planner::Transfer::kInPlace;
-  int64_t done = 0;
-  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows, [&](const Run& run) {
-    visit(to_output ? Output(t.target, run.destination_row) : Staged(t.dst, t.dst_row + done), run);
-    done += run.rows;
-  });
+  ForEachPiece(t, false, [&](const Run& run, int64_t done) { visit(Destination(t, run, done), run); });
 }
 
 template <typename Visit>
 void Placement::ForEachSource(const planner::Transfer& t, Visit visit) const {
-  if (t.src_row != planner::Transfer::kInPlace) {
-    const std::byte* staged = Staged(t.src, t.src_row);
-    visit(staged, t.rows * row_bytes_);
-    return;
-  }
-  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows,
-                       [&](const Run& run) { visit(Operand(t.origin, run.source_row), run.rows * row_bytes_); });
+  ForEachPiece(t, !FromOperand(t), [&](const Run& run, int64_t done) {
+    visit(Source(t, run, done), run.rows * row_bytes_);
+  });
 }
 
 template <typename Visit>
 void Placement::ForEachDestination(const planner::Transfer& t, Visit visit) const {
-  if (t.dst_row != planner::Transfer::kInPlace) {
-    visit(Staged(t.dst, t.dst_row), t.rows * row_bytes_);
-    return;
-  }
-  traffic_->ForEachRun(t.origin, t.target, t.first_row, t.rows,
-                       [&](const Run& run) { visit(Output(t.target, run.destination_row), run.rows * row_bytes_); });
+  ForEachPiece(t, !ToOutput(t), [&](const Run& run, int64_t done) {
+    visit(Destination(t, run, done), run.rows * row_bytes_);
+  });
 }
 
 }  // namespace fastjax
