@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -24,33 +26,6 @@ thread_local bool has_device = false;
 void NeedDevice() {
   if (!std::exchange(has_device, true)) ++emulatedStrays();
 }
-
-// One record of an event. Outlives the event and later records of it, since work that is still queued refers to it.
-class Record {
- public:
-  void Reach() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      reached_ = true;
-    }
-    changed_.notify_all();
-  }
-
-  void Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return reached_; });
-  }
-
-  bool IsReached() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return reached_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool reached_ = false;
-};
 
 bool IsLost(int device) { return device == emulatedFaults().lost; }
 
@@ -70,14 +45,14 @@ bool Load(const void* kernel) {
 }  // namespace
 
 struct EmulatedEvent {
-  std::shared_ptr<Record> Last() {
+  std::shared_future<void> Last() {
     const std::lock_guard<std::mutex> lock(mutex);
     return last;
   }
 
   const int device = current_device;
   std::mutex mutex;
-  std::shared_ptr<Record> last;  // none yet: nullptr
+  std::shared_future<void> last;  // record, once it is reached; none yet: not valid
 };
 
 struct EmulatedStream {
@@ -252,9 +227,7 @@ emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
 // Waits for the last record before this call, and not at all if there was none, as CUDA and HIP do.
 emulatedError_t emulatedStreamWaitEvent(emulatedStream_t stream, emulatedEvent_t event, unsigned /*flags*/) {
   NeedDevice();
-  if (std::shared_ptr<Record> record = event->Last()) {
-    stream->Push([record = std::move(record)] { record->Wait(); });
-  }
+  if (auto record = event->Last(); record.valid()) stream->Push([record = std::move(record)] { record.wait(); });
   return emulatedSuccess;
 }
 
@@ -274,25 +247,26 @@ emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stre
   NeedDevice();
   if (event->device != stream->device) return emulatedErrorInvalidResourceHandle;
   if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
-  auto record = std::make_shared<Record>();
+  auto record = std::make_shared<std::promise<void>>();
   {
     const std::lock_guard<std::mutex> lock(event->mutex);
-    event->last = record;
+    event->last = record->get_future().share();
   }
-  stream->Push([record = std::move(record)] { record->Reach(); });
+  stream->Push([record = std::move(record)] { record->set_value(); });
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedEventSynchronize(emulatedEvent_t event) {
   NeedDevice();
-  if (const std::shared_ptr<Record> record = event->Last()) record->Wait();
+  if (const auto record = event->Last(); record.valid()) record.wait();
   return emulatedSuccess;
 }
 
 emulatedError_t emulatedEventQuery(emulatedEvent_t event) {
   NeedDevice();
-  const std::shared_ptr<Record> record = event->Last();
-  return record == nullptr || record->IsReached() ? emulatedSuccess : emulatedErrorNotReady;
+  const auto record = event->Last();
+  const bool reached = !record.valid() || record.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return reached ? emulatedSuccess : emulatedErrorNotReady;
 }
 
 emulatedError_t emulatedMemcpyAsync(void* dst, const void* src, size_t bytes, int /*kind*/, emulatedStream_t stream) {
