@@ -1,6 +1,7 @@
 #include "planner/cover.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "planner/bits.h"
 #include "planner/topology.h"
@@ -20,11 +21,12 @@ GreedyCover::GreedyCover(int32_t servers)
       row_busy_(static_cast<size_t>(servers) * words_),
       column_busy_(static_cast<size_t>(servers) * words_),
       row_first_(servers),
-      column_first_(servers) {}
+      column_first_(servers) {
+  stages_.servers = servers;
+}
 
 void GreedyCover::Clear() {
-  to_.clear();
-  lengths_.clear();
+  stages_.Clear();
   total_ = 0;
 }
 
@@ -57,25 +59,19 @@ void GreedyCover::Collect(const int32_t* left) {
 }
 
 // By the leading bits, 16 if there are many, 12 if there are some: entries that agree in them stay in order of their
-// place, which is close enough. They are sorted in two passes over them; few, by insertion.
+// place, which is close enough. They are sorted in two passes over them; few, by comparison.
 void GreedyCover::Sort() {
   const int bits = 32 - __builtin_clz(static_cast<uint32_t>(largest_));
   const int digit_bits = entries_.size() <= kSomeEntries ? 6 : kMaxDigitBits;
   const int drop = std::max(bits - 2 * digit_bits, 0);
-  if (entries_.size() <= kFewEntries) return SortFew(drop);
+  if (entries_.size() <= kFewEntries) {
+    const auto key = [=](const Entry& entry) { return std::tuple(-(entry.rows >> drop), entry.row, entry.column); };
+    std::sort(entries_.begin(), entries_.end(), [&](const Entry& a, const Entry& b) { return key(a) < key(b); });
+    return;
+  }
   sorted_.resize(entries_.size());
   SortBy(drop, digit_bits, entries_, &sorted_);
   SortBy(drop + digit_bits, digit_bits, sorted_, &entries_);
-}
-
-void GreedyCover::SortFew(int shift) {
-  const auto count = static_cast<int32_t>(entries_.size());
-  for (int32_t i = 1; i < count; ++i) {
-    const Entry entry = entries_[i];
-    int32_t at = i;
-    for (; at > 0 && entries_[at - 1].rows >> shift < entry.rows >> shift; --at) entries_[at] = entries_[at - 1];
-    entries_[at] = entry;
-  }
 }
 
 void GreedyCover::SortBy(int shift, int digit_bits, const std::vector<Entry>& from, std::vector<Entry>* to) {
@@ -99,12 +95,13 @@ void GreedyCover::Place(const Entry& entry) {
     free = ~(row[word] | column[word]);
   }
   const int32_t stage = word * 64 + LowestBit(free);
-  if (stage == count()) AddStage(0);
-  if (entry.rows > lengths_[stage]) {
-    total_ += entry.rows - lengths_[stage];
-    lengths_[stage] = entry.rows;
+  if (stage == stages_.count()) AddStage(0);
+  int64_t& length = stages_.weights[stage];
+  if (entry.rows > length) {
+    total_ += entry.rows - length;
+    length = entry.rows;
   }
-  to_[static_cast<size_t>(stage) * servers_ + entry.row] = entry.column;
+  stages_.to[static_cast<size_t>(stage) * servers_ + entry.row] = entry.column;
   row[word] |= free & -free;
   column[word] |= free & -free;
 }
@@ -122,8 +119,8 @@ int32_t GreedyCover::NextFree(const Entry& entry, int32_t word) {
 }
 
 void GreedyCover::AddStage(int32_t rows) {
-  lengths_.push_back(rows);
-  to_.resize(to_.size() + servers_, kIdle);
+  stages_.weights.push_back(rows);
+  stages_.to.resize(stages_.to.size() + servers_, kIdle);
   total_ += rows;
 }
 
@@ -135,7 +132,7 @@ void GreedyCover::BuildShifts(const int32_t* left) {
     for (int32_t s = 0; s < n; ++s) longest = std::max(longest, left[s * n + Wrapped(s + shift, n)]);
     if (longest == 0) continue;
     AddStage(longest);
-    int16_t* to = &to_[to_.size() - n];
+    int16_t* to = &stages_.to[stages_.to.size() - n];
     for (int32_t s = 0; s < n; ++s) {
       const int32_t d = Wrapped(s + shift, n);
       if (left[s * n + d] != 0) to[s] = static_cast<int16_t>(d);

@@ -13,6 +13,20 @@ namespace fastjax::planner {
 // In place of the server that another sends to, or receives from, in a stage.
 inline constexpr int16_t kIdle = -1;
 
+// Matchings with weights: weight w moves up to w units of each of its pairs.
+struct MatchingList {
+  int32_t servers = 0;
+  std::vector<int16_t> to;  // `servers` entries for each matching; kIdle sends nothing
+  std::vector<int64_t> weights;
+
+  int32_t count() const { return static_cast<int32_t>(weights.size()); }
+  const int16_t* matching(int32_t i) const { return &to[static_cast<size_t>(i) * servers]; }
+  void Clear() {
+    to.clear();
+    weights.clear();
+  }
+};
+
 class GreedyCover {
  public:
   explicit GreedyCover(int32_t servers);
@@ -25,11 +39,9 @@ class GreedyCover {
   // Does the same in shifted pairs, s -> s + k.
   void BuildShifts(const int32_t* left);
 
-  int32_t count() const { return static_cast<int32_t>(lengths_.size()); }
-  int64_t length(int32_t stage) const { return lengths_[stage]; }
+  // Stages, and how long each is.
+  const MatchingList& stages() const { return stages_; }
   int64_t total_length() const { return total_; }
-  // Server that each sends to, or kIdle.
-  const int16_t* stage(int32_t stage) const { return &to_[static_cast<size_t>(stage) * servers_]; }
 
  private:
   struct Entry {
@@ -41,7 +53,6 @@ class GreedyCover {
   void Clear();
   void Collect(const int32_t* left);
   void Sort();
-  void SortFew(int shift);
   static void SortBy(int shift, int digit_bits, const std::vector<Entry>& from, std::vector<Entry>* to);
   void Place(const Entry& entry);
   int32_t NextFree(const Entry& entry, int32_t word);
@@ -56,8 +67,7 @@ class GreedyCover {
   std::vector<uint64_t> column_busy_;
   std::vector<int32_t> row_first_;  // word of row_busy_ before which all are full
   std::vector<int32_t> column_first_;
-  std::vector<int16_t> to_;
-  std::vector<int64_t> lengths_;
+  MatchingList stages_;
   int64_t total_ = 0;
 };
 

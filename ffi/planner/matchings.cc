@@ -218,7 +218,7 @@ void MatchingBuilder::ConsiderShifts() {
 }
 
 void MatchingBuilder::Keep(int32_t peeled) {
-  const int32_t count = std::max(peeled, 0) + tail_.count();
+  const int32_t count = std::max(peeled, 0) + tail_.stages().count();
   const int64_t length = used_ + tail_.total_length();
   looks_.push_back({peeled, length, Cost(count, length)});
   best_cost_ = std::min(best_cost_, Cost(count, length));
@@ -230,15 +230,13 @@ void MatchingBuilder::Keep(int32_t peeled) {
 void MatchingBuilder::KeepTail() {
   if (!Preferred(looks_.back())) return;
   kept_look_ = static_cast<int32_t>(looks_.size()) - 1;
-  kept_.Clear();
-  AppendTail(&kept_);
+  kept_ = tail_.stages();
 }
 
-void MatchingBuilder::AppendTail(MatchingList* to) const {
-  for (int32_t i = 0; i < tail_.count(); ++i) {
-    to->to.insert(to->to.end(), tail_.stage(i), tail_.stage(i) + servers_);
-    to->weights.push_back(tail_.length(i) << shift_);
-  }
+// Appends the first `count` to the result.
+void MatchingBuilder::Append(const MatchingList& scaled, int32_t count) {
+  result_.to.insert(result_.to.end(), scaled.to.begin(), scaled.to.begin() + static_cast<int64_t>(count) * servers_);
+  for (int32_t i = 0; i < count; ++i) result_.weights.push_back(scaled.weights[i] << shift_);
 }
 
 // The greedy end wastes a share of what is left that changes slowly. It is worth a look again when that share has come
@@ -261,16 +259,10 @@ void MatchingBuilder::Finish(const int64_t* units) {
   if (chosen == looks_.end()) {
     chosen = std::find_if(looks_.begin(), looks_.end(), [&](const Look& look) { return look.cost <= enough; });
   }
-  const int32_t peeled = std::max(chosen->peeled, 0);
-  result_.to.assign(peeled_.to.begin(), peeled_.to.begin() + static_cast<int64_t>(peeled) * servers_);
-  for (int32_t i = 0; i < peeled; ++i) result_.weights.push_back(peeled_.weights[i] << shift_);
-  if (chosen - looks_.begin() == kept_look_) {
-    result_.to.insert(result_.to.end(), kept_.to.begin(), kept_.to.end());
-    result_.weights.insert(result_.weights.end(), kept_.weights.begin(), kept_.weights.end());
-    return;
-  }
+  Append(peeled_, std::max(chosen->peeled, 0));
+  if (chosen - looks_.begin() == kept_look_) return Append(kept_, kept_.count());
   if (&*chosen != &looks_.back()) BuildTail(units, *chosen);
-  AppendTail(&result_);
+  Append(tail_.stages(), tail_.stages().count());
 }
 
 // Builds the tail again, as it was when `look` was taken.

@@ -16,20 +16,6 @@ int64_t MaxMatchings(int32_t servers);
 // Those found by search; the rest is the greedy end.
 int64_t MaxPeeled(int32_t servers);
 
-// Matchings with weights: weight w moves up to w units of each of its pairs.
-struct MatchingList {
-  int32_t servers = 0;
-  std::vector<int16_t> to;  // `servers` entries for each matching; kIdle sends nothing
-  std::vector<int64_t> weights;
-
-  int32_t count() const { return static_cast<int32_t>(weights.size()); }
-  const int16_t* matching(int32_t i) const { return &to[static_cast<size_t>(i) * servers]; }
-  void Clear() {
-    to.clear();
-    weights.clear();
-  }
-};
-
 class MatchingBuilder {
  public:
   explicit MatchingBuilder(int32_t servers);
@@ -68,7 +54,7 @@ class MatchingBuilder {
   void ConsiderShifts();
   void Keep(int32_t peeled);
   void KeepTail();
-  void AppendTail(MatchingList* to) const;
+  void Append(const MatchingList& scaled, int32_t count);
   int32_t NextLook() const;
   bool Done() const;
   bool Short(int64_t length) const { return length <= total_ + (total_ >> kToleranceShift); }
