@@ -19,6 +19,10 @@ struct Pricing {
         scale_out_latency(FromNanoseconds(topology.scale_out_latency_ns)),
         transfer_overhead(FromNanoseconds(topology.transfer_overhead_ns)) {}
 
+  // What a device takes to send or receive rows inside its server, its start-up included; nothing for none.
+  Picoseconds InsideTime(int64_t rows) const {
+    return rows == 0 ? Picoseconds{0} : scale_up_latency + scale_up.Time(rows);
+  }
   // A start-up of a scale-out stage, in rows of the fastest NIC.
   int64_t startup_rows() const { return scale_out.Rows(scale_out_latency); }
 

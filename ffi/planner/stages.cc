@@ -36,22 +36,26 @@ Picoseconds Exposure(const Pricing& pricing, int64_t total_units) {
 
 int64_t MaxStages(int32_t servers) { return servers < 2 ? 0 : MaxMatchings(servers) + 2 * int64_t{kMaxCuts}; }
 
-StageBuilder::StageBuilder(int32_t servers) : servers_(servers), done_(static_cast<size_t>(servers) * servers) {}
+StageBuilder::StageBuilder(const Tiles& tiles, const Pricing& pricing)
+    : tiles_(tiles),
+      pricing_(pricing),
+      servers_(tiles.topology().servers),
+      done_(static_cast<size_t>(servers_) * servers_) {}
 
-void StageBuilder::Build(const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
+void StageBuilder::Build(const MatchingList& matchings) {
   lengths_.clear();
   Order(matchings);
-  if (tiles.topology().devices_per_server > 1) {
-    Cut(Work::kBalance, tiles, matchings, pricing);
+  if (tiles_.topology().devices_per_server > 1) {
+    Cut(&TileLoad::balance, matchings);
     std::reverse(pieces_.begin(), pieces_.end());
-    Cut(Work::kRedistribute, tiles, matchings, pricing);
+    Cut(&TileLoad::redistribute, matchings);
     std::reverse(pieces_.begin(), pieces_.end());
   }
   std::fill(done_.begin(), done_.end(), 0);
   to_.assign(pieces_.size() * servers_, kIdle);
   from_.assign(pieces_.size() * servers_, kIdle);
   begins_.resize(pieces_.size() * servers_);
-  for (const Piece& piece : pieces_) EmitStage(tiles, matchings.matching(piece.matching), piece.units);
+  for (const Piece& piece : pieces_) EmitStage(matchings.matching(piece.matching), piece.units);
 }
 
 // The longest goes into the middle, with shorter ones before and behind it in turn: what feeds the first stage and what
@@ -76,21 +80,21 @@ void StageBuilder::Order(const MatchingList& matchings) {
 // Cuts pieces so that each one's balance fits under the piece before it: from the first, whose balance is exposed, they
 // grow by the ratio of the two until they are as long as their matching. Where balance takes longer than scale-out they
 // would shrink; there, pieces of equal length keep both busy. For redistribution the same holds from the last piece on.
-void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing) {
-  const Picoseconds exposed = Exposure(pricing, total_units_);
+void StageBuilder::Cut(TileWork TileLoad::* work, const MatchingList& matchings) {
+  const Picoseconds exposed = Exposure(pricing_, total_units_);
   Picoseconds room = exposed;
   int32_t cuts = 0;
   cut_.clear();
   const auto add = [&](const Piece& piece) {
     cut_.push_back(piece);
-    room = std::max(RoomUnder(pricing, piece.units), exposed);
+    room = std::max(RoomUnder(pricing_, piece.units), exposed);
   };
   for (const Piece& whole : pieces_) {
     const int16_t* to = matchings.matching(whole.matching);
     int64_t left = whole.units;
     int64_t before = 0;
     for (; cuts < kMaxCuts; ++cuts) {
-      int64_t piece = PieceLimit(work, tiles, to, pricing.scale_up.Rows(room), left);
+      int64_t piece = PieceLimit(work, to, pricing_.scale_up.Rows(room), left);
       if (piece <= before) piece = std::max<int64_t>({before, total_units_ / (2 * int64_t{kMaxCuts}), 1});
       if (piece >= left) break;
       before = piece;
@@ -105,13 +109,10 @@ void StageBuilder::Cut(Work work, const Tiles& tiles, const MatchingList& matchi
 
 // Units of the matching that bring no more than `rows` of balance, or redistribution, to any server's busiest device,
 // even if they are those with most of it; `left` at most. Most pairs allow that many, so few are worth a division.
-int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows, int64_t left) const {
+int64_t StageBuilder::PieceLimit(TileWork TileLoad::* work, const int16_t* to, int64_t rows, int64_t left) const {
   int64_t limit = left;
   for (int32_t s = 0; s < servers_; ++s) {
-    const TileLoad& load = tiles.load(tiles.PairOf(s, to[s] == kIdle ? s : to[s]));  // its own is none
-    const bool balances = work == Work::kBalance;
-    const int64_t most = balances ? load.balance : load.redistribute;
-    const int64_t units = balances ? load.balance_units : load.redistribute_units;
+    const auto [most, units] = tiles_.load(tiles_.PairOf(s, to[s] == kIdle ? s : to[s])).*work;  // its own is none
     const bool lower = Wide{units} * rows < Wide{limit} * most;
     if (static_cast<int>(most > rows) & static_cast<int>(lower)) limit = MulDiv(units, rows, most);
   }
@@ -120,19 +121,19 @@ int64_t StageBuilder::PieceLimit(Work work, const Tiles& tiles, const int16_t* t
 
 // Nothing is emitted if no pair has units left: matchings cover more than there is where that saves stages. Nor, where
 // NICs differ, if there is no row in these units.
-void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length) {
+void StageBuilder::EmitStage(const int16_t* matching, int64_t length) {
   const int32_t n = servers_;
-  const bool equal = tiles.topology().equal_nics();
+  const bool equal = tiles_.topology().equal_nics();
   const size_t first = lengths_.size() * n;
   int64_t longest = 0;
   for (int32_t s = 0; s < n; ++s) {
     const int16_t d = matching[s];
     if (d == kIdle) continue;
-    const int32_t pair = tiles.PairOf(s, d);
+    const int32_t pair = tiles_.PairOf(s, d);
     const int64_t begin = done_[pair];
-    const int64_t moved = std::min(tiles.units()[pair] - begin, length);
+    const int64_t moved = std::min(tiles_.units()[pair] - begin, length);
     done_[pair] += moved;
-    const bool any = moved > 0 && (equal || tiles.AnyRows(s, d, begin, begin + moved));
+    const bool any = moved > 0 && (equal || tiles_.AnyRows(s, d, begin, begin + moved));
     begins_[first + s] = begin;
     longest = std::max(longest, any ? moved : 0);
     to_[first + s] = any ? d : kIdle;
@@ -143,7 +144,7 @@ void StageBuilder::EmitStage(const Tiles& tiles, const int16_t* matching, int64_
 
 // Stages follow each other on the NICs. Inside servers, balance goes first, as far ahead as it can; redistribution of a
 // stage queues up when the stage is over; rows that stay in their server take what time is left.
-Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& pricing) {
+Picoseconds StageBuilder::PredictedTime() {
   std::fill(done_.begin(), done_.end(), 0);
   inside_.assign(static_cast<size_t>(servers_), Inside());
   Picoseconds end = 0;
@@ -152,39 +153,37 @@ Picoseconds StageBuilder::PredictedTime(const Tiles& tiles, const Pricing& prici
     for (int32_t s = 0; s < servers_; ++s) {
       const int32_t d = to(stage, s);
       if (d == kIdle) continue;
-      const Picoseconds balance = WorkOf(Work::kBalance, tiles, tiles.PairOf(s, d), length(stage), pricing);
+      const Picoseconds balance = TimeOf(&TileLoad::balance, tiles_.PairOf(s, d), length(stage));
       inside_[s].balanced += balance;
       inside_[s].work += balance;
       if (balance != 0) start = std::max(start, inside_[s].balanced);
     }
-    end = start + pricing.scale_out_latency + pricing.scale_out.Time(length(stage));
+    end = start + pricing_.scale_out_latency + pricing_.scale_out.Time(length(stage));
     for (int32_t s = 0; s < servers_; ++s) {
       const int32_t d = to(stage, s);
       if (d == kIdle) continue;
-      const int32_t pair = tiles.PairOf(s, d);
-      const Picoseconds drain = WorkOf(Work::kRedistribute, tiles, pair, length(stage), pricing);
+      const int32_t pair = tiles_.PairOf(s, d);
+      const Picoseconds drain = TimeOf(&TileLoad::redistribute, pair, length(stage));
       inside_[d].work += drain;
       if (drain != 0) inside_[d].drained = std::max(inside_[d].drained, end) + drain;
-      done_[pair] = std::min(done_[pair] + length(stage), tiles.units()[pair]);
+      done_[pair] = std::min(done_[pair] + length(stage), tiles_.units()[pair]);
     }
   }
-  const Picoseconds local =
-      tiles.local_rows() == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(tiles.local_rows());
+  const Picoseconds local = pricing_.InsideTime(tiles_.local_rows());
   for (const Inside& inside : inside_) end = std::max({end, inside.drained, inside.work + local});
   return end;
 }
 
 // Returns the time that the pair's next units take on the busiest device.
-Picoseconds StageBuilder::WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length,
-                                 const Pricing& pricing) const {
-  const TileLoad& load = tiles.load(pair);
-  const int64_t units = tiles.units()[pair];
+Picoseconds StageBuilder::TimeOf(TileWork TileLoad::* work, int32_t pair, int64_t length) const {
+  const auto [rows, with] = tiles_.load(pair).*work;
+  const int64_t units = tiles_.units()[pair];
   const int64_t begin = done_[pair];
   const int64_t end = std::min(begin + length, units);
-  const int64_t rows = work == Work::kBalance
-                           ? Share(load.balance, (units - load.balance_units) / 2, units, begin, end)
-                           : Share(load.redistribute, 0, (units + load.redistribute_units) / 2, begin, end);
-  return rows == 0 ? Picoseconds{0} : pricing.scale_up_latency + pricing.scale_up.Time(rows);
+  const bool balances = work == &TileLoad::balance;
+  const int64_t first = balances ? (units - with) / 2 : 0;
+  const int64_t last = balances ? units : (units + with) / 2;
+  return pricing_.InsideTime(Share(rows, first, last, begin, end));
 }
 
 }  // namespace fastjax::planner

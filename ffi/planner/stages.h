@@ -20,9 +20,11 @@ int64_t MaxStages(int32_t servers);
 
 class StageBuilder {
  public:
-  explicit StageBuilder(int32_t servers);
+  // Both must stay.
+  StageBuilder(const Tiles& tiles, const Pricing& pricing);
 
-  void Build(const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
+  // Of the tiles' last plan, which the matchings cover.
+  void Build(const MatchingList& matchings);
 
   int32_t count() const { return static_cast<int32_t>(lengths_.size()); }
   // Server that `server` sends to, or receives from, in a stage.
@@ -33,15 +35,14 @@ class StageBuilder {
   // The first of them, of a server that sends.
   int64_t begin(int32_t stage, int32_t server) const { return begins_[static_cast<size_t>(stage) * servers_ + server]; }
 
-  // By the cost model. Of the tiles and prices that Build was given.
-  Picoseconds PredictedTime(const Tiles& tiles, const Pricing& pricing);
+  // By the cost model.
+  Picoseconds PredictedTime();
 
  private:
   struct Piece {
     int32_t matching;
     int64_t units;
   };
-  enum class Work { kBalance, kRedistribute };
   // Times of the fabric inside a server.
   struct Inside {
     Picoseconds balanced = 0;  // when all balance so far is done
@@ -50,11 +51,13 @@ class StageBuilder {
   };
 
   void Order(const MatchingList& matchings);
-  void Cut(Work work, const Tiles& tiles, const MatchingList& matchings, const Pricing& pricing);
-  int64_t PieceLimit(Work work, const Tiles& tiles, const int16_t* to, int64_t rows, int64_t left) const;
-  void EmitStage(const Tiles& tiles, const int16_t* matching, int64_t length);
-  Picoseconds WorkOf(Work work, const Tiles& tiles, int32_t pair, int64_t length, const Pricing& pricing) const;
+  void Cut(TileWork TileLoad::* work, const MatchingList& matchings);
+  int64_t PieceLimit(TileWork TileLoad::* work, const int16_t* to, int64_t rows, int64_t left) const;
+  void EmitStage(const int16_t* matching, int64_t length);
+  Picoseconds TimeOf(TileWork TileLoad::* work, int32_t pair, int64_t length) const;
 
+  const Tiles& tiles_;
+  const Pricing& pricing_;
   int32_t servers_;
   int64_t total_units_ = 0;  // of all matchings
   std::vector<int32_t> by_weight_;

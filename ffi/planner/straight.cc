@@ -148,8 +148,7 @@ int64_t Straight::UnitsOf(int32_t src, int32_t dst, int64_t rows) const {
 
 // NICs and the fabric inside servers work side by side.
 Picoseconds Straight::PredictedTime() {
-  const Picoseconds inside =
-      inside_ == 0 ? Picoseconds{0} : pricing_.scale_up_latency + pricing_.scale_up.Time(inside_);
+  const Picoseconds inside = pricing_.InsideTime(inside_);
   if (stages_ == 0) return inside;
   const Picoseconds stages = pricing_.scale_out.Time(LongestUnits());
   const Picoseconds out = staged_ ? stages + pricing_.scale_out_latency * stages_

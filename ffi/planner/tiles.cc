@@ -116,8 +116,8 @@ Tiles::Inside Tiles::FindInside() const {
   inside.redistribute = *std::max_element(redistributed_.begin(), redistributed_.end());
   for (size_t pair = 0; pair < units_.size(); ++pair) {
     inside.units += units_[pair];
-    inside.balanced_units += units_[pair] - loads_[pair].balance_units;
-    inside.home_units += units_[pair] - loads_[pair].redistribute_units;
+    inside.balanced_units += units_[pair] - loads_[pair].balance.units;
+    inside.home_units += units_[pair] - loads_[pair].redistribute.units;
   }
   return inside;
 }
@@ -235,8 +235,7 @@ void Tiles::SetLoad(int32_t source, int32_t target, int64_t most) {
     load = kRails != 0 && sums_[pair] <= std::numeric_limits<int32_t>::max() ? LoadOf<int32_t, kRails>(source, target)
                                                                              : LoadOf<int64_t, kRails>(source, target);
     if (units_[pair] != most) {
-      load.balance_units = MulDiv(load.balance_units, units_[pair], most);
-      load.redistribute_units = MulDiv(load.redistribute_units, units_[pair], most);
+      for (TileWork* work : {&load.balance, &load.redistribute}) work->units = MulDiv(work->units, units_[pair], most);
     }
   }
   loads_[pair] = load;
@@ -268,8 +267,8 @@ TileLoad Tiles::LoadOf(int32_t source, int32_t target) {
     balanced[rail] += leaving - quota + room;
     redistributed[rail] += entering - delivered;
   }
-  return {std::max(balance, balance_units), balance_units, std::max(redistribute, redistribute_units),
-          redistribute_units};
+  return {{std::max(balance, balance_units), balance_units},
+          {std::max(redistribute, redistribute_units), redistribute_units}};
 }
 
 // Prefix sums of the largest quotas, over what a server sends and then over what it receives: places of two pairs never

@@ -54,13 +54,17 @@ class RailFiller {
                        Segment* pool, int32_t first) = 0;
 };
 
-// What a tile asks of the fabric inside its two servers, on their busiest devices, in rows. Rails carry what needs no
-// balance first and what needs no redistribution last.
+// What a tile asks of the fabric inside one of its servers: rows of the busiest device, and how many of the tile's units
+// they belong to.
+struct TileWork {
+  int64_t rows = 0;
+  int64_t units = 0;
+};
+
+// Rails carry what needs no balance first and what needs no redistribution last.
 struct TileLoad {
-  int64_t balance = 0;
-  int64_t balance_units = 0;  // the last of the tile's units, to which all balance belongs
-  int64_t redistribute = 0;
-  int64_t redistribute_units = 0;  // the first of them
+  TileWork balance;       // belongs to the last units
+  TileWork redistribute;  // to the first
 };
 
 // How many rows of a tile each rail carries.

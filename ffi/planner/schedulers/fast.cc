@@ -19,18 +19,18 @@ namespace {
 class Fast final : public RailSchedule {
  public:
   Fast(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-      : RailSchedule(topology, row_bytes, std::move(tiles)), matchings_(topology.servers), stages_(topology.servers) {}
+      : RailSchedule(topology, row_bytes, std::move(tiles)), matchings_(topology.servers), stages_(*tiles_, pricing_) {}
 
   void Plan(const int64_t* traffic, const MatchingList* given) override {
     PlanTiles(traffic);
     if (given == nullptr || !matchings_.Take(tiles_->units(), *given)) {
       matchings_.Build(tiles_->units(), pricing_.startup_rows());
     }
-    stages_.Build(*tiles_, matchings_.matchings(), pricing_);
+    stages_.Build(matchings_.matchings());
   }
   int32_t num_stages() const override { return stages_.count(); }
   Matched matched() const override { return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()}; }
-  Picoseconds PredictedTime() override { return stages_.PredictedTime(*tiles_, pricing_); }
+  Picoseconds PredictedTime() override { return stages_.PredictedTime(); }
 
  private:
   void CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) override;

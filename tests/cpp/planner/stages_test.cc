@@ -25,10 +25,10 @@ struct Built {
       : pricing(topology, row_bytes),
         tiles(topology, planner::MakeBalancer(topology.devices_per_server)),
         matchings(topology.servers),
-        stages(topology.servers) {
+        stages(tiles, pricing) {
     tiles.Plan(traffic.data());
     matchings.Build(tiles.units(), pricing.startup_rows());
-    stages.Build(tiles, matchings.matchings(), pricing);
+    stages.Build(matchings.matchings());
   }
 
   int64_t length() const {

@@ -53,10 +53,10 @@ TileLoad LoadOf(const Sums& sums, const std::vector<int64_t>& quotas) {
     const int64_t arrived =
         std::min({std::min(sums.straight[rail], quotas[rail]) + taken, sums.entering[rail], quotas[rail]});
     const int64_t passed_on = quotas[rail] - arrived;
-    load.balance = std::max({load.balance, given, taken});
-    load.balance_units = std::max(load.balance_units, taken);
-    load.redistribute = std::max({load.redistribute, sums.entering[rail] - arrived, passed_on});
-    load.redistribute_units = std::max(load.redistribute_units, passed_on);
+    load.balance.rows = std::max({load.balance.rows, given, taken});
+    load.balance.units = std::max(load.balance.units, taken);
+    load.redistribute.rows = std::max({load.redistribute.rows, sums.entering[rail] - arrived, passed_on});
+    load.redistribute.units = std::max(load.redistribute.units, passed_on);
   }
   return load;
 }
@@ -71,10 +71,10 @@ void CheckPair(const Topology& topology, const Matrix& traffic, int32_t source, 
   CHECK_EQ(tiles.units()[pair], *std::max_element(quotas.begin(), quotas.end()));
   const TileLoad wanted = LoadOf(sums, quotas);
   const TileLoad& load = tiles.load(pair);
-  CHECK_EQ(load.balance, wanted.balance);
-  CHECK_EQ(load.balance_units, wanted.balance_units);
-  CHECK_EQ(load.redistribute, wanted.redistribute);
-  CHECK_EQ(load.redistribute_units, wanted.redistribute_units);
+  CHECK_EQ(load.balance.rows, wanted.balance.rows);
+  CHECK_EQ(load.balance.units, wanted.balance.units);
+  CHECK_EQ(load.redistribute.rows, wanted.redistribute.rows);
+  CHECK_EQ(load.redistribute.units, wanted.redistribute.units);
 }
 
 // Sums that fit in 32 bits, sums that do not, and some of each.
