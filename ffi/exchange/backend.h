@@ -29,20 +29,10 @@ struct DeviceContext {
   ~DeviceContext() = default;
 };
 
-// Room for the stage table of one local device.
-struct LocalTable {
-  int32_t rank;
-  int32_t* words;
-};
-
-// Plans `traffic` (rank by rank, rows) and writes the tables of the local devices. `made`: whether it had to be
-// planned, or a plan of it had been kept.
-using PlanFunction = std::function<Status(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made)>;
-
-// Does the same for an exchange that plans itself: calls `take` with the plan while that is kept from others who plan.
-// What is not copied then is gone.
-using TakeSlices = std::function<void(planner::Planner* plan)>;
-using SliceFunction = std::function<Status(const int64_t* traffic, const TakeSlices& take, bool* made)>;
+// Plans `traffic` (rank by rank, rows) and calls `take` with the plan while that is kept from others who plan: what is
+// not copied then is gone. `made`: whether it had to be planned, or a plan of it had been kept.
+using TakePlan = std::function<void(planner::Planner* plan)>;
+using PlanFunction = std::function<Status(const int64_t* traffic, const TakePlan& take, bool* made)>;
 
 // Whoever takes a table to where it is wanted.
 class TableTaker {
@@ -75,7 +65,7 @@ struct ExchangeOptions {
   bool indexed = false;
   // Plans the exchange itself, where its arguments bring no table: every device's counts are at hand, so planning
   // on its own would only make the devices meet twice.
-  SliceFunction plan;
+  PlanFunction plan;
 
   // Whether rows travel the other way than they were planned to.
   bool backwards() const { return transposed_table != reverse; }

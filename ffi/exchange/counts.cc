@@ -56,4 +56,9 @@ Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsAr
   return Status::Ok();
 }
 
+Status WriteTable(int32_t rank, const CountsArgs& args, planner::Planner* plan) {
+  if (planner::WriteTable(plan, rank, args.table_words)) return Status::Ok();
+  return Status::Internal("fastjax: a stage table has more entries than were to be expected. Please report this.");
+}
+
 }  // namespace fastjax

@@ -15,6 +15,9 @@ namespace fastjax {
 Status SumCounts(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
                  std::vector<int64_t>* traffic, std::vector<int64_t>* scratch);
 
+// Writes the stage table of a device, of a plan that fits int32, where `args` has room for it.
+Status WriteTable(int32_t rank, const CountsArgs& args, planner::Planner* plan);
+
 }  // namespace fastjax
 
 #endif  // FASTJAX_EXCHANGE_COUNTS_H_

@@ -35,7 +35,7 @@ Status Prepared::Plan(const ExchangeOptions& options, const std::vector<int32_t>
     }
   };
   // A reference is small enough for std::function to hold without allocating.
-  const TakeSlices take = std::ref(take_all);
+  const TakePlan take = std::ref(take_all);
   return PlanRecorded([&](bool* made) { return options.plan(traffic_.sent(), take, made); }, launch);
 }
 

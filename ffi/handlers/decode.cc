@@ -98,15 +98,10 @@ ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::sh
   }
   const auto kind = static_cast<planner::Scheduler>(attrs.scheduler);
   auto cache = PlanCache::Of(attrs.topology, *topology, kind, attrs.plan_row_bytes);
-  const auto told = [site](const char* why) {
-    return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
-  };
   Planning planning;
-  planning.tables = [cache, told](const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
-    return told(cache->Write(traffic, tables, made));
-  };
-  planning.slices = [cache, told](const int64_t* traffic, const TakeSlices& take, bool* made) {
-    return told(cache->Slice(traffic, take, made));
+  planning.plan = [cache, site](const int64_t* traffic, const TakePlan& take, bool* made) {
+    const char* why = cache->Plan(traffic, take, made);
+    return *why == '\0' ? Status::Ok() : Status::Invalid(site->Prefix() + why);
   };
   planning.table_words = planner::TableWords(*topology, kind);
   return planning;

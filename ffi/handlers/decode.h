@@ -28,9 +28,7 @@ ffi::ErrorOr<std::shared_ptr<const CallSite>> DecodeCallSite(const CallAttribute
 
 // What a call site that plans needs.
 struct Planning {
-  // Either may be called by several threads at once.
-  PlanFunction tables;
-  SliceFunction slices;
+  PlanFunction plan;  // may be called by several threads at once
   int64_t table_words = 0;
 };
 

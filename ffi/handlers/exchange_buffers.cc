@@ -139,7 +139,7 @@ ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
   if (!attrs.operands.Has(Operand::kTable)) {
     auto planning = DecodePlanning(attrs, site);
     if (!planning.has_value()) return ffi::Unexpected(planning.error());
-    options.plan = std::move(planning->slices);
+    options.plan = std::move(planning->plan);
   }
   return options;
 }

@@ -101,11 +101,11 @@ ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
   if (!state->all_ranks_here()) {
-    state->counts = backend->OpenCounts(state->site, std::move(planning->tables));
+    state->counts = backend->OpenCounts(state->site, std::move(planning->plan));
   } else if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
     return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
   } else {
-    state->plan = std::move(planning->tables);
+    state->plan = std::move(planning->plan);
     state->rank = static_cast<int32_t>(attrs.rank);
   }
   return ffi::Error::Success();
@@ -280,8 +280,10 @@ Status GpuPlanCall::PlanForAll() {
   std::vector<int64_t> scratch;
   if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
   bool made = false;
-  Status status = state_.plan(traffic.data(), {{state_.rank, args_.table_words}}, &made);
-  return status.ok() ? TakeTable() : status;
+  Status written;
+  const auto write = [&](planner::Planner* plan) { written = WriteTable(state_.rank, args_, plan); };
+  if (Status status = state_.plan(traffic.data(), write, &made); !status.ok()) return status;
+  return written.ok() ? TakeTable() : written;
 }
 
 // From any thread.

@@ -49,7 +49,7 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, PlanSite* state) {
   }
   state->site = *site;
   state->table_words = planning.table_words;
-  state->counts = backend->OpenCounts(*site, std::move(planning.tables));
+  state->counts = backend->OpenCounts(*site, std::move(planning.plan));
   return ffi::Error::Success();
 }
 

@@ -1,6 +1,7 @@
 #include "rendezvous/counts.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -28,9 +29,18 @@ class CountsWork {
       return Status::Ok();
     }
     if (Status status = SumCounts(site, group, args, &traffic_, &sizes_); !status.ok()) return status;
-    tables_.clear();
-    for (const int32_t rank : ranks) tables_.push_back({rank, args[site.position_at[rank]].table_words});
-    Status status = PlanRecorded([&](bool* made) { return plan(traffic_.data(), tables_, made); }, launch);
+    Status written;
+    const auto write = [&](planner::Planner* planner) {
+      stages_ = planner->num_stages();
+      scheduler_ = static_cast<int32_t>(planner->chosen());
+      for (size_t i = 0; i < ranks.size() && written.ok(); ++i) {
+        written = WriteTable(ranks[i], args[site.position_at[ranks[i]]], planner);
+      }
+    };
+    // A reference is small enough for std::function to hold without allocating.
+    const TakePlan take = std::ref(write);
+    Status status = PlanRecorded([&](bool* made) { return plan(traffic_.data(), take, made); }, launch);
+    if (status.ok()) status = written;
     // Devices of other processes have no takers here.
     for (size_t p = 0; p < args.size() && status.ok(); ++p) {
       if (args[p].taker != nullptr) status = args[p].taker->TakeTable();
@@ -38,7 +48,7 @@ class CountsWork {
     return status;
   }
   LaunchSummary Summary(const CallSite& site) const {
-    return SummaryOfPlan(traffic_.data(), site.plan_row_bytes, tables_.empty() ? nullptr : tables_.front().words);
+    return {traffic_.data(), site.plan_row_bytes, 0, stages_, scheduler_};
   }
 
  private:
@@ -75,7 +85,8 @@ class CountsWork {
 
   std::vector<int64_t> traffic_;  // rank by rank
   std::vector<int64_t> sizes_;
-  std::vector<LocalTable> tables_;
+  int32_t stages_ = 0;  // of the last plan, if there is any
+  int32_t scheduler_ = -1;
 };
 
 std::shared_ptr<const CallSite> RecordedSite(const std::shared_ptr<const CallSite>& site, const PlanFunction& plan) {

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 
-#include "planner/table.h"
 #include "runtime/process_state.h"
 
 namespace fastjax {
@@ -21,11 +20,6 @@ struct PlanCaches {
 
 // A plan of many devices is large, so few are kept.
 size_t MaxKept(const planner::Topology& topology) { return topology.devices() <= 512 ? 4 : 1; }
-
-const char* Refusal(const planner::Planner& planner) {
-  return planner.blocks_fit_int32() ? "a device stages 2^31 rows or more for others; split the exchange."
-                                    : "a device sends 2^31 rows or more to another; split the exchange.";
-}
 
 }  // namespace
 
@@ -52,19 +46,11 @@ std::shared_ptr<PlanCache> PlanCache::Of(std::vector<int64_t> words, const plann
   return cache;
 }
 
-const char* PlanCache::Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made) {
+const char* PlanCache::Plan(const int64_t* traffic, const TakePlan& take, bool* made) {
   const std::lock_guard<std::mutex> lock(mutex_);
   planner::Planner& planner = Planned(traffic, made);
-  for (const LocalTable& table : tables) {
-    if (!planner::WriteTable(&planner, table.rank, table.words)) return Refusal(planner);
-  }
-  return "";
-}
-
-const char* PlanCache::Slice(const int64_t* traffic, const TakeSlices& take, bool* made) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  planner::Planner& planner = Planned(traffic, made);
-  if (!planner.fits_int32()) return Refusal(planner);
+  if (!planner.blocks_fit_int32()) return "a device sends 2^31 rows or more to another; split the exchange.";
+  if (!planner.fits_int32()) return "a device stages 2^31 rows or more for others; split the exchange.";
   take(&planner);
   return "";
 }

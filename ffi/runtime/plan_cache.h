@@ -26,9 +26,8 @@ class PlanCache {
 
   PlanCache(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes);
 
-  // Both return an error, or an empty string. `made`: as in PlanFunction.
-  const char* Write(const int64_t* traffic, const std::vector<LocalTable>& tables, bool* made);
-  const char* Slice(const int64_t* traffic, const TakeSlices& take, bool* made);
+  // Does what a PlanFunction does, and returns an error, or an empty string.
+  const char* Plan(const int64_t* traffic, const TakePlan& take, bool* made);
 
  private:
   // Returns the planner that has the plan of this traffic, as the first of the list. Requires mutex_.

@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-#include "planner/table.h"
 
 namespace fastjax {
 namespace {
@@ -28,12 +27,6 @@ void CopyTraffic(const int64_t* sent, size_t ranks, bool reverse, std::vector<in
 }
 
 }  // namespace
-
-LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table) {
-  if (table == nullptr) return {sent, row_bytes};
-  const planner::TableView view(table);
-  return {sent, row_bytes, 0, view.stages(), static_cast<int32_t>(view.scheduler())};
-}
 
 Recorder::Recorder(std::shared_ptr<const CallSite> site, const ExchangeOptions& options, bool queues)
     : Recorder(std::move(site), KindOf(options, queues)) {}

@@ -37,10 +37,6 @@ struct LaunchSummary {
   int32_t scheduler = -1;  // that made the plan: planner::Scheduler's number
 };
 
-// Returns what a launch that only planned has planned, from the stage table of any rank; or what it has counted, where
-// there is none.
-LaunchSummary SummaryOfPlan(const int64_t* sent, int64_t row_bytes, const int32_t* table);
-
 // Returns plan(bool* made), and records in `launch` how long it took.
 template <typename Plan>
 Status PlanRecorded(const Plan& plan, Launch* launch) {

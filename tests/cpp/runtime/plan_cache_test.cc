@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "planner/planner.h"
-#include "planner/table.h"
 #include "planner/topology.h"
 #include "support/check.h"
 #include "support/traffic.h"
@@ -27,7 +26,7 @@ Matrix Uniform(const Topology& topology, int64_t rows) {
 // Whether traffic of so many rows in each block had to be planned.
 bool MakesPlan(PlanCache* cache, const Topology& topology, int64_t rows) {
   bool made = false;
-  CHECK_EQ(std::string(cache->Write(Uniform(topology, rows).data(), {}, &made)), "");
+  CHECK_EQ(std::string(cache->Plan(Uniform(topology, rows).data(), [](planner::Planner*) {}, &made)), "");
   return made;
 }
 
@@ -72,11 +71,9 @@ TEST(Refusals) {
   const auto refusal = [](const Topology& topology, const Matrix& traffic) {
     PlanCache cache(topology, Scheduler::kFast, kRowBytes);
     bool made = false;
-    std::vector<int32_t> words(static_cast<size_t>(planner::TableWords(topology, Scheduler::kFast)));
-    const std::string said = cache.Write(traffic.data(), {{0, words.data()}}, &made);
-    int64_t slices = 0;
-    CHECK_EQ(cache.Slice(traffic.data(), [&](planner::Planner*) { ++slices; }, &made), said);
-    CHECK_EQ(slices, said.empty() ? 1 : 0);
+    int64_t taken = 0;
+    const std::string said = cache.Plan(traffic.data(), [&](planner::Planner*) { ++taken; }, &made);
+    CHECK_EQ(taken, said.empty() ? 1 : 0);
     return said;
   };
   Topology topology = MakeTopology(2, 1);

@@ -76,8 +76,8 @@ TEST(TimeoutIsAFailure) {
   const Collecting collecting;
   const auto site = MakeSite(1, 2, 50);
   const auto exchange = MemoryBackend().OpenExchange(site, {});
-  const auto counts = MemoryBackend().OpenCounts(
-      site, [](const int64_t*, const std::vector<LocalTable>&, bool*) { return Status::Ok(); });
+  const auto counts =
+      MemoryBackend().OpenCounts(site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
   const Outcomes outcomes(2);
   exchange->Start(1, 0, {}, outcomes.For(0));
   counts->Start(1, 0, {}, outcomes.For(1));

@@ -24,10 +24,10 @@ inline void ViewTables(const std::vector<const int32_t*>& tables, bool backwards
 }
 
 // For an exchange that plans itself. Groups and launches may plan at once; a planner serves one at a time.
-inline SliceFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
+inline PlanFunction PlanSlices(const planner::Topology& topology, planner::Scheduler scheduler, int64_t row_bytes) {
   const auto planner = std::make_shared<planner::Planner>(topology, scheduler, std::max<int64_t>(row_bytes, 1));
   const auto mutex = std::make_shared<std::mutex>();
-  return [planner, mutex](const int64_t* traffic, const TakeSlices& take, bool* made) {
+  return [planner, mutex](const int64_t* traffic, const TakePlan& take, bool* made) {
     const std::lock_guard<std::mutex> lock(*mutex);
     *made = !planner->planned(planner->HashWith(traffic));
     planner->Plan(traffic);

@@ -347,8 +347,8 @@ std::vector<RigOptions> IndexedSums() {
   return all;
 }
 
-SliceFunction PlansItself() {
-  return [](const int64_t*, const TakeSlices&, bool*) { return Status::Ok(); };
+PlanFunction PlansItself() {
+  return [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); };
 }
 
 RigOptions DrawOptions(std::mt19937_64* random) {

@@ -120,7 +120,7 @@ std::vector<RigOptions> IndexedSums();
 RigOptions DrawOptions(std::mt19937_64* random);
 
 // Says that an exchange plans itself, where each process makes the function that does.
-SliceFunction PlansItself();
+PlanFunction PlansItself();
 
 // The topology and the scheduler's name, for Context.
 std::string Name(const RigOptions& options);

@@ -46,7 +46,7 @@ struct Processes {
 class Everywhere final : public Exchange {
  public:
   // What a process plans by, where the exchange plans itself.
-  using PlanOf = std::function<SliceFunction(size_t process, SliceFunction plan)>;
+  using PlanOf = std::function<PlanFunction(size_t process, PlanFunction plan)>;
 
   Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig,
              const PlanOf& plan_of = nullptr)

@@ -1,5 +1,4 @@
 // What the transport refuses, without touching anything; and programs that are thrown away while it works for them.
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,7 +12,6 @@
 #include "exchange/call_site.h"
 #include "exchange/status.h"
 #include "planner/planner.h"
-#include "planner/table.h"
 #include "support/allocations.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
@@ -140,15 +138,13 @@ TEST(TablesNotTaken) {
   const auto site = MakeSite(1, 3);
   const std::vector<int64_t> sizes(3, 1);
   for (const bool planned : {true, false}) {
-    const auto counts = MemoryBackend().OpenCounts(site, [=](const int64_t*, const std::vector<LocalTable>&, bool*) {
+    const auto counts = MemoryBackend().OpenCounts(site, [=](const int64_t*, const TakePlan&, bool*) {
       return planned ? Status::Ok() : Status::Internal("no plan");
     });
-    // Nobody writes it: statistics are told of a plan without stages.
-    std::array<int32_t, planner::kHeaderWords> table{};
     Taker fine(Status::Ok());
     Taker broken(Status::Internal("no copy"));
     const auto start = [&](int64_t run, int32_t p, Taker* taker, Completion done) {
-      counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, table.data(), taker}, std::move(done));
+      counts->Start(run, p, {{sizes.data(), 3, IntKind::kS64}, nullptr, taker}, std::move(done));
     };
     const Outcomes outcomes(3);
     for (int32_t p = 0; p < 3; ++p) start(1, p, p == 1 ? &broken : &fine, outcomes.For(p));

@@ -31,7 +31,7 @@ TEST(PlanningFails) {
   options.topology = MakeTopology(2, 2);
   const auto site = MakeSite(1, 4, kNoTimeoutMs, &random);
   for (const bool throws : {false, true}) {
-    options.exchange.plan = [throws](const int64_t*, const TakeSlices&, bool*) {
+    options.exchange.plan = [throws](const int64_t*, const TakePlan&, bool*) {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };

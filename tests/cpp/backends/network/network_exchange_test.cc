@@ -134,8 +134,8 @@ TEST(PlanningBeside) {
     const std::shared_future<void> going = go.get_future().share();
     std::atomic<int> begun{0};  // in so many processes
     bool fails = false;
-    Everywhere slow(&program.processes, site, options, [&](size_t process, const SliceFunction& plan) -> SliceFunction {
-      return [&, process, plan](const int64_t* traffic, const TakeSlices& take, bool* made) {
+    Everywhere slow(&program.processes, site, options, [&](size_t process, const PlanFunction& plan) -> PlanFunction {
+      return [&, process, plan](const int64_t* traffic, const TakePlan& take, bool* made) {
         ++begun;
         going.wait();
         if (fails && process != kKilled) return Status::Internal("no room");

@@ -139,9 +139,9 @@ TEST(DroppedRows) {
     Call& call = program.calls[0];
     call.options.exchange.plan = PlansItself();
     call.exchange = std::make_unique<Everywhere>(
-        &program.processes, call.site, call.options, [](size_t process, SliceFunction plan) -> SliceFunction {
+        &program.processes, call.site, call.options, [](size_t process, PlanFunction plan) -> PlanFunction {
           if (process != 1) return plan;
-          return [](const int64_t*, const TakeSlices&, bool*) { return Status::Internal("no room"); };
+          return [](const int64_t*, const TakePlan&, bool*) { return Status::Internal("no room"); };
         });
     const auto rig = call.MakeRig();
     const Outcomes outcomes = program.Start(call, rig.get());
