@@ -142,7 +142,7 @@ RailLists::Remaining RailLists::Hops(const Rail& rail, int32_t end_local, int32_
   return {first, used_, count > 0 ? segments[hops[0]].position : Remaining::kNothing};
 }
 
-RailLists::Range RailLists::RowsOf(const Slice& slice, int32_t rail) const {
+RailLists::Span RailLists::RowsOf(const Slice& slice, int32_t rail) const {
   if (equal_nics_) return {slice.begin, slice.end};  // no segment lies beyond its rail's rows
   const int32_t pair = tiles_->PairOf(slice.source, slice.target);
   const int64_t rows = rails_[Slot(slice.source, slice.target) * m_ + rail].rows;
@@ -174,7 +174,7 @@ void RailLists::AppendPieces(const Slice& slice, Phase phase, int32_t stage, int
   const int32_t due = FindDue(slice, lists, begin, end);
   for (int32_t i = 0; i < due; ++i) {
     const int32_t rail = due_[i];
-    const Range range = RowsOf(slice, rail);
+    const Span range = RowsOf(slice, rail);
     if (range.begin >= range.end) continue;
     Remaining list = lists[rail];
     Transfer* const first = out->Reserve(list.end - list.next);

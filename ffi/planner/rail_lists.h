@@ -47,7 +47,7 @@ class RailLists {
     int32_t end = 0;
     int64_t position = kNothing;
   };
-  struct Range {
+  struct Span {
     int64_t begin;
     int64_t end;
   };
@@ -70,7 +70,7 @@ class RailLists {
   void ReserveEntries(int32_t segments);
   Remaining Whole(const Rail& rail) const;
   Remaining Hops(const Rail& rail, int32_t end_local, int32_t Segment::* end);
-  Range RowsOf(const Slice& slice, int32_t rail) const;
+  Span RowsOf(const Slice& slice, int32_t rail) const;
   bool Wanted(int32_t server) const { return device_ == kEveryDevice || server == server_; }
   int32_t FindDue(const Slice& slice, const Remaining* lists, int32_t begin, int32_t end);
   template <typename FindEnds>

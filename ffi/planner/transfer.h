@@ -34,14 +34,16 @@ struct Transfer {
   int64_t dst_row;
 };
 
-struct TransferRange {
-  const Transfer* first;
-  const Transfer* last;
+template <typename T>
+struct Range {
+  const T* first = nullptr;
+  const T* last = nullptr;
 
-  const Transfer* begin() const { return first; }
-  const Transfer* end() const { return last; }
+  const T* begin() const { return first; }
+  const T* end() const { return last; }
   int64_t size() const { return last - first; }
 };
+using TransferRange = Range<Transfer>;
 
 // Transfers in memory that is kept from plan to plan.
 class TransferBuffer {

@@ -27,12 +27,7 @@ struct Arrival {
   int32_t transfer;
 };
 
-struct ArrivalRange {
-  const Arrival* first = nullptr;
-  const Arrival* last = nullptr;
-  const Arrival* begin() const { return first; }
-  const Arrival* end() const { return last; }
-};
+using ArrivalRange = planner::Range<Arrival>;
 
 // All arrivals of transfers whose rows come to no device twice, to their targets, and nowhere after those.
 class Arrivals {
