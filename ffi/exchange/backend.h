@@ -18,17 +18,6 @@
 
 namespace fastjax {
 
-// What a backend's devices bring to a call besides buffers: a stream, memory of the device. Each backend that needs one
-// derives its own and knows it by its own call sites.
-struct DeviceContext {
-  DeviceContext() = default;
-  DeviceContext(const DeviceContext&) = default;
-  DeviceContext& operator=(const DeviceContext&) = default;
-
- protected:
-  ~DeviceContext() = default;
-};
-
 // Plans `traffic` (rank by rank, rows) and calls `take` with the plan while that is kept from others who plan: what is
 // not copied then is gone. `made`: whether it had to be planned, or a plan of it had been kept.
 using TakePlan = std::function<void(planner::Planner* plan)>;
@@ -97,8 +86,10 @@ struct ExchangeArgs {
   IntView recv_sizes;
   const int32_t* table = nullptr;
   int64_t table_words = 0;
-  uint64_t plan_hash = 0;                  // of the table, where another process has it
-  const DeviceContext* context = nullptr;  // of a device of this process, where the backend has one
+  uint64_t plan_hash = 0;  // of the table, where another process has it
+  // What a device of this process brings to a call besides buffers, such as a stream: of a type that the backend of the
+  // call site knows.
+  const void* context = nullptr;
 
   kernels::SumTypes sum_types() const { return {element, sum == kernels::ElementKind::kOpaque ? element : sum}; }
   int64_t factor_bytes() const {

@@ -42,8 +42,8 @@ class Partitions {
   std::array<std::atomic<int32_t>, kKept> known_;
 };
 
-// The state that all call sites of GPU programs have. Each kind of handler has its own type, since XLA numbers types
-// itself, and the plugin of a GPU contains another XLA.
+// The state that all call sites of GPU programs have. Its kinds are types of their own to XLA, even where a CPU handler
+// has them too, since XLA numbers types itself, and the plugin of a GPU contains another XLA.
 struct GpuSite {
   // Whether one device executes all ranks: then arrays have a leading dimension of ranks.
   bool all_ranks_here() const { return !operands.Has(Operand::kPartition); }
@@ -60,6 +60,8 @@ class GpuPlanCall;
 
 struct GpuExchangeSite : GpuSite {
   using Call = GpuExchangeCall;
+  inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
+  static constexpr const char* kTypeName = "fastjax_gpu_exchange_site_v2";
 
   bool reverse = false;
   bool started = false;  // it goes on beside what follows, until a done of its result
@@ -68,6 +70,8 @@ struct GpuExchangeSite : GpuSite {
 
 struct GpuPlanSite : GpuSite {
   using Call = GpuPlanCall;
+  inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
+  static constexpr const char* kTypeName = "fastjax_gpu_plan_site_v2";
 
   std::shared_ptr<Counts> counts;  // where each rank has its device
   PlanFunction plan;               // where one device has all ranks,

@@ -24,24 +24,12 @@ Status Wait(Start start) {
   return outcome.get();
 }
 
-struct ExchangeSite : GpuExchangeSite {
-  static ffi::TypeId id;
-  static constexpr const char* kTypeName = "fastjax_gpu_exchange_site_v2";
-};
-ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
-
-struct PlanSite : GpuPlanSite {
-  static ffi::TypeId id;
-  static constexpr const char* kTypeName = "fastjax_gpu_plan_site_v2";
-};
-ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
-
-ffi::ErrorOr<std::unique_ptr<ExchangeSite>> InstantiateExchange(ffi::Dictionary attrs) {
-  return MakeSite<ExchangeSite>(DecodeExchangeCall(attrs), OpenGpuExchange);
+ffi::ErrorOr<std::unique_ptr<GpuExchangeSite>> InstantiateExchange(ffi::Dictionary attrs) {
+  return MakeSite<GpuExchangeSite>(DecodeExchangeCall(attrs), OpenGpuExchange);
 }
 
-ffi::ErrorOr<std::unique_ptr<PlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
-  return MakeSite<PlanSite>(DecodeAttributes(GetContract().plan, attrs), OpenGpuPlan);
+ffi::ErrorOr<std::unique_ptr<GpuPlanSite>> InstantiatePlan(ffi::Dictionary attrs) {
+  return MakeSite<GpuPlanSite>(DecodeAttributes(GetContract().plan, attrs), OpenGpuPlan);
 }
 
 template <typename Site>
@@ -127,8 +115,8 @@ auto BindExecute() {
 
 XLA_FFI_DEFINE_HANDLER(kInstantiateExchange, InstantiateExchange, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kInstantiatePlan, InstantiatePlan, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kExecuteExchange, Execute<ExchangeSite>, BindExecute<ExchangeSite>());
-XLA_FFI_DEFINE_HANDLER(kExecutePlan, Execute<PlanSite>, BindExecute<PlanSite>());
+XLA_FFI_DEFINE_HANDLER(kExecuteExchange, Execute<GpuExchangeSite>, BindExecute<GpuExchangeSite>());
+XLA_FFI_DEFINE_HANDLER(kExecutePlan, Execute<GpuPlanSite>, BindExecute<GpuPlanSite>());
 
 XLA_FFI_DEFINE_HANDLER(kCudaDone, Done<kCuda>, BindPass());
 XLA_FFI_DEFINE_HANDLER(kRocmDone, Done<kRocm>, BindPass());
@@ -137,8 +125,8 @@ XLA_FFI_DEFINE_HANDLER(kRocmAfter, After<kRocm>, BindPass());
 
 }  // namespace
 
-Bundle GpuPlan() { return BundleOf<PlanSite, kInstantiatePlan, kExecutePlan>(); }
-Bundle GpuExchange() { return BundleOf<ExchangeSite, kInstantiateExchange, kExecuteExchange>(); }
+Bundle GpuPlan() { return BundleOf<GpuPlanSite, kInstantiatePlan, kExecutePlan>(); }
+Bundle GpuExchange() { return BundleOf<GpuExchangeSite, kInstantiateExchange, kExecuteExchange>(); }
 
 XLA_FFI_Handler* GpuDone(std::string_view platform) { return platform == kCuda ? kCudaDone : kRocmDone; }
 XLA_FFI_Handler* GpuAfter(std::string_view platform) { return platform == kCuda ? kCudaAfter : kRocmAfter; }

@@ -22,7 +22,7 @@ using planner::LevellingShape;
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 struct LevellingSite {
-  static ffi::TypeId id;
+  inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kTypeName = "fastjax_levelling_site_v2";
   HandedOver handed_over;
   OperandList operands;
@@ -34,8 +34,6 @@ struct LevellingSite {
     return ffi::Error::InvalidArgument(std::string("fastjax: in ") + name + ", " + what);
   }
 };
-
-ffi::TypeId LevellingSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
 ffi::ErrorOr<std::unique_ptr<LevellingSite>> Instantiate(const CustomCall& call, const char* name,
                                                          const ffi::Dictionary& dictionary) {

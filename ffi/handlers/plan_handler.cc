@@ -15,7 +15,7 @@ namespace fastjax::handlers {
 namespace {
 
 struct PlanSite {
-  static ffi::TypeId id;
+  inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kTypeName = "fastjax_plan_site_v2";
   HandedOver handed_over;
   OperandList operands;
@@ -24,8 +24,6 @@ struct PlanSite {
   std::shared_ptr<Counts> counts;
   std::unique_ptr<GpuPlanSite> emulated;  // in place of all these
 };
-
-ffi::TypeId PlanSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
 // Whether the experts whose choices are counted, if there are any, divide over the devices.
 bool CanCount(const CallSite& site) {

@@ -18,7 +18,7 @@ using Session = Rendezvous<ExchangeArgs>::Session;
 
 // One device executes all ranks.
 bool IsOneCall(const Session& session) {
-  const DeviceContext* const first = session.args().front().context;
+  const void* const first = session.args().front().context;
   return std::all_of(session.args().begin(), session.args().end(),
                      [&](const ExchangeArgs& args) { return args.context == first; });
 }

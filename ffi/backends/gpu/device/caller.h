@@ -13,7 +13,7 @@
 
 namespace fastjax::gpu {
 
-struct Caller final : DeviceContext {
+struct Caller {
   Caller() = default;
   Caller(kernels::Stream on, int32_t number, std::function<std::byte*(size_t bytes)> memory = nullptr,
          bool beside_what_computes = false)
