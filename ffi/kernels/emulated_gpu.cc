@@ -59,13 +59,15 @@ struct EmulatedStream {
   void Push(std::function<void()> task) {
     const std::lock_guard<std::mutex> lock(mutex);
     tasks.push_back(std::move(task));
-    ++pushed;
     changed.notify_all();  // while it is locked: the last task ends the stream's life
   }
 
-  void Synchronize() {
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [this, all = pushed] { return done >= all; });
+  // Becomes ready when all that is queued now is done.
+  std::shared_future<void> Record() {
+    auto reached = std::make_shared<std::promise<void>>();
+    std::shared_future<void> record = reached->get_future().share();
+    Push([reached = std::move(reached)] { reached->set_value(); });
+    return record;
   }
 
   // Until it comes to an empty task.
@@ -79,8 +81,6 @@ struct EmulatedStream {
       lock.unlock();
       task();
       lock.lock();
-      ++done;
-      changed.notify_all();
     }
   }
 
@@ -88,8 +88,6 @@ struct EmulatedStream {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
-  uint64_t pushed = 0;
-  uint64_t done = 0;
 };
 
 EmulatedFaults& emulatedFaults() {
@@ -220,7 +218,7 @@ emulatedError_t emulatedStreamDestroy(emulatedStream_t stream) {
 
 emulatedError_t emulatedStreamSynchronize(emulatedStream_t stream) {
   NeedDevice();
-  stream->Synchronize();
+  stream->Record().wait();
   return IsLost(stream->device) ? emulatedErrorIllegalAddress : emulatedSuccess;
 }
 
@@ -247,12 +245,8 @@ emulatedError_t emulatedEventRecord(emulatedEvent_t event, emulatedStream_t stre
   NeedDevice();
   if (event->device != stream->device) return emulatedErrorInvalidResourceHandle;
   if (IsLost(stream->device)) return emulatedErrorIllegalAddress;
-  auto record = std::make_shared<std::promise<void>>();
-  {
-    const std::lock_guard<std::mutex> lock(event->mutex);
-    event->last = record->get_future().share();
-  }
-  stream->Push([record = std::move(record)] { record->set_value(); });
+  const std::lock_guard<std::mutex> lock(event->mutex);
+  event->last = stream->Record();
   return emulatedSuccess;
 }
 

@@ -8,7 +8,7 @@
 
 #include "backends/gpu/device/driver_library.h"
 #include "kernels/emulated_gpu.h"
-#include "python/register.h"
+#include "python/parts.h"
 
 namespace nb = nanobind;
 

@@ -12,7 +12,7 @@
 
 #include "backends/network/network_backend.h"
 #include "backends/registry.h"
-#include "python/register.h"
+#include "python/parts.h"
 #include "rendezvous/rendezvous.h"
 #include "runtime/job_network.h"
 

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "planner/transfer.h"
-#include "python/arguments.h"
-#include "python/register.h"
+#include "python/parts.h"
 #include "simulator/messages.h"
 #include "simulator/schedule.h"
 #include "simulator/simulator.h"

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "planner/planner.h"
-#include "python/arguments.h"
-#include "python/register.h"
+#include "python/parts.h"
 #include "runtime/statistics.h"
 
 namespace nb = nanobind;

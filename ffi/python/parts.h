@@ -1,6 +1,6 @@
-// How arguments and results of the extension module are converted.
-#ifndef FASTJAX_PYTHON_ARGUMENTS_H_
-#define FASTJAX_PYTHON_ARGUMENTS_H_
+// The parts of the extension module, each in the file of its name, and how their arguments and results are converted.
+#ifndef FASTJAX_PYTHON_PARTS_H_
+#define FASTJAX_PYTHON_PARTS_H_
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -15,6 +15,11 @@
 #include "planner/topology.h"
 
 namespace fastjax::python {
+
+void RegisterGpu(nanobind::module_* module);
+void RegisterNetwork(nanobind::module_* module);
+void RegisterSimulation(nanobind::module_* module);
+void RegisterStatistics(nanobind::module_* module);
 
 using TopologyWords = std::vector<int64_t>;
 
@@ -46,4 +51,4 @@ nanobind::ndarray<nanobind::numpy, T, nanobind::ndim<1>> ToNumpy(std::vector<T> 
 
 }  // namespace fastjax::python
 
-#endif  // FASTJAX_PYTHON_ARGUMENTS_H_
+#endif  // FASTJAX_PYTHON_PARTS_H_
