@@ -22,7 +22,7 @@ class AllPairs final : public RailSchedule {
     Cut();
   }
   int32_t num_stages() const override { return pieces_.count; }
-  Picoseconds PredictedTime() override;
+  Picoseconds PredictedTime(const int64_t* traffic) override;
 
  private:
   void Cut();
@@ -87,7 +87,7 @@ Picoseconds AllPairs::InStep() const {
 
 // NICs are busy from when the first piece is balanced until the last one is to be redistributed. Where servers are the
 // slower, their busiest device waits for one piece to cross, the first or the last, and works on all others meanwhile.
-Picoseconds AllPairs::PredictedTime() {
+Picoseconds AllPairs::PredictedTime(const int64_t* /*traffic*/) {
   const Picoseconds local = tiles_->local_rows() == 0 ? Picoseconds{0} : pricing_.scale_up_latency;
   const int64_t moved = std::max(inside_.balance, inside_.redistribute);
   const Picoseconds up = local + pricing_.scale_up.Time(moved + tiles_->local_rows());

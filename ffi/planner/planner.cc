@@ -112,7 +112,6 @@ uint64_t Planner::HashWith(const int64_t* traffic) const {
 void Planner::Plan(const int64_t* traffic, uint64_t hash) {
   if (!planned(hash)) return MakePlan(traffic, hash, nullptr);
   traffic_ = traffic;
-  schedule_->Rebind(traffic);
 }
 
 void Planner::PlanWith(const int64_t* traffic, const MatchingList& matchings) {
@@ -143,7 +142,7 @@ const std::vector<Choice>* Planner::choices() const { return schedule_->choices(
 TransferRange Planner::DeviceTransfers(int32_t device) {
   buffer_.Clear();
   try {
-    schedule_->Append(device, &buffer_);
+    schedule_->Append(traffic_, device, &buffer_);
   } catch (...) {
     traffic_ = nullptr;  // what was planned is only half prepared
     throw;
@@ -162,7 +161,7 @@ double Planner::PlanningTime() const {
 
 // Rounding, and prices beyond what integers hold, must not make a plan look faster than anything can be.
 double Planner::PredictedTime() {
-  return std::max(ToSeconds(schedule_->PredictedTime()), LowerBound()) + PlanningTime();
+  return std::max(ToSeconds(schedule_->PredictedTime(traffic_)), LowerBound()) + PlanningTime();
 }
 
 }  // namespace fastjax::planner

@@ -27,11 +27,11 @@ void RailLists::Forget() {
   asked_ = false;
 }
 
-void RailLists::Prepare(int32_t device) {
+void RailLists::Prepare(const int64_t* traffic, int32_t device) {
   device_ = device;
   server_ = device == kEveryDevice ? 0 : tiles_->topology().server_of(device);
   local_ = device == kEveryDevice ? 0 : tiles_->topology().local_of(device);
-  FillTiles();
+  FillTiles(traffic);
   ReserveEntries(segments_used_);
   ForEachPair([&](int32_t source, int32_t target) { PreparePair(source, target); });
 }
@@ -49,7 +49,7 @@ void RailLists::ForEachPair(Visit visit) {
 
 // The first device that is asked for gets what it needs only; if others follow, what they need is made for all devices
 // of their server.
-void RailLists::FillTiles() {
+void RailLists::FillTiles(const int64_t* traffic) {
   if (device_ == filled_device_) return;
   // A rail that ends elsewhere than it starts is another device's own at either end.
   const bool only = !asked_ && equal_nics_ && device_ != kEveryDevice;
@@ -68,11 +68,11 @@ void RailLists::FillTiles() {
   const Viewer sender = {local_, true};
   const Viewer receiver = {local_, false};
   ForEachPair([&](int32_t source, int32_t target) {
-    FillTile(source, target, only ? (source == server_ ? &sender : &receiver) : nullptr);
+    FillTile(traffic, source, target, only ? (source == server_ ? &sender : &receiver) : nullptr);
   });
 }
 
-void RailLists::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
+void RailLists::FillTile(const int64_t* traffic, int32_t source, int32_t target, const Viewer* viewer) {
   const size_t slot = Slot(source, target);
   if (filled_[slot] != 0 || tiles_->sum(tiles_->PairOf(source, target)) == 0) return;
   filled_[slot] = 1;
@@ -80,8 +80,8 @@ void RailLists::FillTile(int32_t source, int32_t target, const Viewer* viewer) {
   const size_t needed = segments_used_ + filler->max_segments();
   if (segments_.size() < needed) segments_.resize(needed + std::min<size_t>(needed, kMaxSpareSegments));
   const int64_t devices = tiles_->topology().devices();
-  const int64_t* tile = tiles_->traffic() + (source * devices + target) * m_;
-  tiles_->FillQuotas(source, target, quotas_.data());
+  const int64_t* tile = traffic + (source * devices + target) * m_;
+  tiles_->FillQuotas(source, target, tile, quotas_.data());
   segments_used_ =
       filler->Fill(tile, devices, quotas_.data(), viewer, &rails_[slot * m_], segments_.data(), segments_used_);
 }
@@ -249,9 +249,9 @@ void RailLists::AppendRedistribute(const Slice& slice, int32_t stage, TransferBu
                });
 }
 
-void RailSchedule::Append(int32_t device, TransferBuffer* out) {
-  AppendLocal(topology_, tiles_->traffic(), device, out);
-  lists_.Prepare(device);
+void RailSchedule::Append(const int64_t* traffic, int32_t device, TransferBuffer* out) {
+  AppendLocal(topology_, traffic, device, out);
+  lists_.Prepare(traffic, device);
   const int32_t server = device == kEveryDevice ? kEveryDevice : topology_.server_of(device);
   for (int32_t stage = 0; stage < num_stages(); ++stage) {
     slices_.clear();

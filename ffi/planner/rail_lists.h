@@ -30,8 +30,9 @@ class RailLists {
 
   // Says that tiles have been planned anew.
   void Forget();
-  // Starts a listing for one device, or for kEveryDevice; then slices of a pair come in order.
-  void Prepare(int32_t device);
+  // Starts a listing for one device, or for kEveryDevice; then slices of a pair come in order. `traffic`: that of
+  // tiles.
+  void Prepare(const int64_t* traffic, int32_t device);
 
   void AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out);
   void AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out);
@@ -64,8 +65,8 @@ class RailLists {
   }
   template <typename Visit>
   void ForEachPair(Visit visit);
-  void FillTiles();
-  void FillTile(int32_t source, int32_t target, const Viewer* viewer);
+  void FillTiles(const int64_t* traffic);
+  void FillTile(const int64_t* traffic, int32_t source, int32_t target, const Viewer* viewer);
   void PreparePair(int32_t source, int32_t target);
   void ReserveEntries(int32_t segments);
   Remaining Whole(const Rail& rail) const;
@@ -115,12 +116,11 @@ class RailLists {
 // is redistributed.
 class RailSchedule : public Schedule {
  public:
-  void Rebind(const int64_t* traffic) final { tiles_->Rebind(traffic); }
   int64_t block_bound() const final { return tiles_->block_bound(); }
   int64_t StagingRows(int32_t server) const final {
     return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
   }
-  void Append(int32_t device, TransferBuffer* out) final;
+  void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) final;
 
  protected:
   RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)

@@ -17,21 +17,19 @@ class Schedule {
  public:
   virtual ~Schedule() = default;
 
-  // `traffic` must outlive the next call of Plan or Rebind; its entries are not negative. `given`: matchings to take,
-  // if the scheduler uses any and they cover the traffic; null: none.
+  // Entries of `traffic` are not negative. Other methods are given the same matrix, which may be in another place by
+  // then. `given`: matchings to take, if the scheduler uses any and they cover the traffic; null: none.
   virtual void Plan(const int64_t* traffic, const MatchingList* given) = 0;
-  // Says that the same matrix is now in another place.
-  virtual void Rebind(const int64_t* traffic) = 0;
   virtual int32_t num_stages() const = 0;
   // No block of the traffic has more rows.
   virtual int64_t block_bound() const = 0;
   // Transfers in which `device` is src or dst, or all of them for kEveryDevice; in one order, whichever is asked for.
-  virtual void Append(int32_t device, TransferBuffer* out) = 0;
+  virtual void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) = 0;
   // On each device of the server; known without listing anything.
   virtual int64_t StagingRows(int32_t /*server*/) const { return 0; }
   virtual Matched matched() const { return {}; }
   // Returns the predicted time of the exchange, by the cost model, without planning time.
-  virtual Picoseconds PredictedTime() = 0;
+  virtual Picoseconds PredictedTime(const int64_t* traffic) = 0;
   // For one that chooses between others; `self` otherwise.
   virtual Scheduler chosen(Scheduler self) const { return self; }
   // What looking at those that were not taken took, by the cost model.

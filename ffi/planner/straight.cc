@@ -26,7 +26,6 @@ Straight::Straight(const Topology& topology, int64_t row_bytes, bool staged)
 }
 
 void Straight::Plan(const int64_t* traffic, const MatchingList* /*given*/) {
-  traffic_ = traffic;
   for (auto* received : {&received_rows_, &received_transfers_, &received_inside_}) {
     std::fill(received->begin(), received->end(), 0);
   }
@@ -35,23 +34,23 @@ void Straight::Plan(const int64_t* traffic, const MatchingList* /*given*/) {
   const int32_t m = topology_.devices_per_server;
   for (int32_t first = 0; first < topology_.devices(); first += m) {
     int32_t local = 0;
-    for (; local + kTogether <= m; local += kTogether) Measure<kTogether>(first + local);
-    for (; local < m; ++local) Measure<1>(first + local);
+    for (; local + kTogether <= m; local += kTogether) Measure<kTogether>(traffic, first + local);
+    for (; local < m; ++local) Measure<1>(traffic, first + local);
   }
   for (int32_t dst = 0; dst < topology_.devices(); ++dst) {
     out_ = std::max(out_, nics_[dst].Time(received_rows_[dst]));
     transfers_ = std::max(transfers_, received_transfers_[dst]);
     inside_ = std::max(inside_, received_inside_[dst]);
   }
-  stages_ = staged_ ? CountDistances() : static_cast<int32_t>(std::min<int64_t>(transfers_, 1));
+  stages_ = staged_ ? CountDistances(traffic) : static_cast<int32_t>(std::min<int64_t>(transfers_, 1));
 }
 
 // Devices of one server from src on, together: what each receiver gets of them is added up before memory is touched.
 // Written so that compilers find vectors in it.
 template <int32_t kSources>
-void Straight::Measure(int32_t src) {
+void Straight::Measure(const int64_t* traffic, int32_t src) {
   const int32_t devices = topology_.devices();
-  const int64_t* row = traffic_ + static_cast<int64_t>(src) * devices;
+  const int64_t* row = traffic + static_cast<int64_t>(src) * devices;
   const int32_t first = src - topology_.local_of(src);
   const int32_t end = first + topology_.devices_per_server;
   int64_t sent[kSources] = {};
@@ -92,11 +91,11 @@ void Straight::Measure(int32_t src) {
 }
 
 // Each is a stage.
-int32_t Straight::CountDistances() {
+int32_t Straight::CountDistances(const int64_t* traffic) {
   const int32_t devices = topology_.devices();
   std::fill(used_.begin(), used_.end(), 0);
   for (int32_t src = 0; src < devices; ++src) {
-    const int64_t* row = traffic_ + static_cast<int64_t>(src) * devices;
+    const int64_t* row = traffic + static_cast<int64_t>(src) * devices;
     const int32_t first = src - topology_.local_of(src);
     for (int32_t dst = 0; dst < first; ++dst) used_[dst + devices - src] |= row[dst];
     for (int32_t dst = first + topology_.devices_per_server; dst < devices; ++dst) used_[dst - src] |= row[dst];
@@ -105,7 +104,7 @@ int32_t Straight::CountDistances() {
 }
 
 // By round, the largest block that leaves its server, in rows of the fastest NIC; summed. Only prices need it.
-int64_t Straight::LongestUnits() {
+int64_t Straight::LongestUnits(const int64_t* traffic) {
   const int32_t devices = topology_.devices();
   const int32_t m = topology_.devices_per_server;
   std::fill(longest_.begin(), longest_.end(), 0);
@@ -115,12 +114,12 @@ int64_t Straight::LongestUnits() {
     for (int32_t first = 0; first < devices; first += m) {
       if (first == own) continue;
       if (staged_) {
-        Lengthen(src, first, m, first < src ? first - src + devices : first - src);
+        Lengthen(traffic, src, first, m, first < src ? first - src + devices : first - src);
         continue;
       }
       const int32_t round = first < own ? first - own + devices : first - own;
-      Lengthen(src, first + local, m - local, round);
-      Lengthen(src, first, local, round + m - local);
+      Lengthen(traffic, src, first + local, m - local, round);
+      Lengthen(traffic, src, first, local, round + m - local);
     }
   }
   int64_t sum = 0;
@@ -129,8 +128,8 @@ int64_t Straight::LongestUnits() {
 }
 
 // Blocks from src to `count` devices from `first` on, which are of as many rounds from `round` on.
-void Straight::Lengthen(int32_t src, int32_t first, int32_t count, int32_t round) {
-  const int64_t* row = traffic_ + static_cast<int64_t>(src) * topology_.devices() + first;
+void Straight::Lengthen(const int64_t* traffic, int32_t src, int32_t first, int32_t count, int32_t round) {
+  const int64_t* row = traffic + static_cast<int64_t>(src) * topology_.devices() + first;
   int64_t* longest = longest_.data() + round;  // one beyond the last, where there is nothing to do
   if (topology_.equal_nics()) {
     for (int32_t i = 0; i < count; ++i) longest[i] = std::max(longest[i], row[i]);
@@ -147,28 +146,28 @@ int64_t Straight::UnitsOf(int32_t src, int32_t dst, int64_t rows) const {
 }
 
 // NICs and the fabric inside servers work side by side.
-Picoseconds Straight::PredictedTime() {
+Picoseconds Straight::PredictedTime(const int64_t* traffic) {
   const Picoseconds inside = pricing_.InsideTime(inside_);
   if (stages_ == 0) return inside;
-  const Picoseconds stages = pricing_.scale_out.Time(LongestUnits());
+  const Picoseconds stages = pricing_.scale_out.Time(LongestUnits(traffic));
   const Picoseconds out = staged_ ? stages + pricing_.scale_out_latency * stages_
                                   : pricing_.scale_out_latency + PostedTime(AtOnceTime(topology_, out_, stages),
                                                                             pricing_.transfer_overhead, transfers_);
   return std::max(inside, out);
 }
 
-void Straight::Append(int32_t device, TransferBuffer* out) {
-  AppendLocal(topology_, traffic_, device, out);
+void Straight::Append(const int64_t* traffic, int32_t device, TransferBuffer* out) {
+  AppendLocal(topology_, traffic, device, out);
   for (int32_t server = 1; !staged_ && server < topology_.servers; ++server) {
     for (int32_t local = 0; local < topology_.devices_per_server; ++local) {
-      AppendRound(topology_, traffic_, server, local, device, out);
+      AppendRound(topology_, traffic, server, local, device, out);
     }
   }
   if (!staged_) return;
   int32_t stage = 0;
   for (int32_t shift = 1; shift < topology_.devices(); ++shift) {
     if (used_[shift] == 0) continue;
-    AppendShift(topology_, traffic_, shift, stage++, device, out);
+    AppendShift(topology_, traffic, shift, stage++, device, out);
   }
 }
 

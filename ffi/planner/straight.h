@@ -22,27 +22,25 @@ class Straight final : public Schedule {
   Straight(const Topology& topology, int64_t row_bytes, bool staged);
 
   void Plan(const int64_t* traffic, const MatchingList* given) override;
-  void Rebind(const int64_t* traffic) override { traffic_ = traffic; }
   int32_t num_stages() const override { return stages_; }
   int64_t block_bound() const override { return block_bound_; }
-  void Append(int32_t device, TransferBuffer* out) override;
-  Picoseconds PredictedTime() override;
+  void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) override;
+  Picoseconds PredictedTime(const int64_t* traffic) override;
   // Peers in other servers of the device that has most.
   int64_t transfers() const { return transfers_; }
 
  private:
   template <int32_t kSources>
-  void Measure(int32_t src);
-  int32_t CountDistances();
-  int64_t LongestUnits();
-  void Lengthen(int32_t src, int32_t first, int32_t count, int32_t round);
+  void Measure(const int64_t* traffic, int32_t src);
+  int32_t CountDistances(const int64_t* traffic);
+  int64_t LongestUnits(const int64_t* traffic);
+  void Lengthen(const int64_t* traffic, int32_t src, int32_t first, int32_t count, int32_t round);
   int64_t UnitsOf(int32_t src, int32_t dst, int64_t rows) const;
 
   Topology topology_;
   Pricing pricing_;
   bool staged_;
   std::vector<Rate> nics_;
-  const int64_t* traffic_ = nullptr;
   int32_t stages_ = 0;
   int64_t slowest_counted_ = 1;
   std::vector<int64_t> used_;     // by distance, where it makes a stage: nonzero if any block leaves its server

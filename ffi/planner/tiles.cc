@@ -201,8 +201,12 @@ void Tiles::SetTile(int32_t source, int32_t target) {
   for (int32_t i = 0; i < m; ++i) sum += row_sums_[i];
   sums_[pair] = sum;
   block_bound_ = std::max(block_bound_, sum);
-  FillQuotas<kRails>(source, target, quotas_.data());
-  if (kind_ == Quotas::kOrigins) CountRowsOfNics(source, target);
+  if (kind_ == Quotas::kOrigins) {
+    quotas_ = row_sums_;
+    CountRowsOfNics(source, target);
+  } else {
+    FillEvenQuotas<kRails>(source, target, quotas_.data());
+  }
   if (counts_devices_) {
     int64_t* sent = &sent_rows_[topology_.device(source, 0)];
     int64_t* received = &received_rows_[topology_.device(target, 0)];
@@ -294,8 +298,7 @@ void Tiles::SetStaging() {
 // Rows that do not divide evenly go to rails that differ from pair to pair, so that they add up on no rail: a server's
 // pairs begin with each rail in turn.
 template <int32_t kRails>
-void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
-  if (kind_ == Quotas::kOrigins) return FillOriginQuotas(source, target, quotas);
+void Tiles::FillEvenQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   if (!topology_.equal_nics()) return FillUnequalQuotas(source, target, quotas);
   const uint32_t m = static_cast<uint32_t>(kRails == 0 ? m_ : kRails);
   const auto sum = static_cast<uint64_t>(sums_[PairOf(source, target)]);
@@ -307,14 +310,13 @@ void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
   }
 }
 
-void Tiles::FillQuotas(int32_t source, int32_t target, int64_t* quotas) const {
-  m_ == 8 ? FillQuotas<8>(source, target, quotas) : FillQuotas<0>(source, target, quotas);
-}
-
-void Tiles::FillOriginQuotas(int32_t source, int32_t target, int64_t* quotas) const {
-  const int64_t devices = topology_.devices();
-  const int64_t* row = traffic_ + (source * devices + target) * m_;
-  for (int32_t rail = 0; rail < m_; ++rail, row += devices) quotas[rail] = std::accumulate(row, row + m_, int64_t{0});
+void Tiles::FillQuotas(int32_t source, int32_t target, const int64_t* tile, int64_t* quotas) const {
+  if (kind_ == Quotas::kEven) {
+    return m_ == 8 ? FillEvenQuotas<8>(source, target, quotas) : FillEvenQuotas<0>(source, target, quotas);
+  }
+  for (int32_t rail = 0; rail < m_; ++rail, tile += topology_.devices()) {
+    quotas[rail] = std::accumulate(tile, tile + m_, int64_t{0});
+  }
 }
 
 // Apportionment in proportion to what a rail can carry from end to end. Rounded down, the shares fall short by less
@@ -368,7 +370,7 @@ int64_t Tiles::PositionOf(int32_t pair, int64_t rail_rows, int64_t units) const 
 
 bool Tiles::AnyRows(int32_t source, int32_t target, int64_t begin, int64_t end) const {
   const int32_t pair = PairOf(source, target);
-  FillQuotas(source, target, quotas_.data());
+  FillUnequalQuotas(source, target, quotas_.data());
   return std::any_of(quotas_.begin(), quotas_.end(),
                      [&](int64_t rows) { return PositionOf(pair, rows, begin) < PositionOf(pair, rows, end); });
 }

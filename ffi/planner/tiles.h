@@ -54,8 +54,8 @@ class RailFiller {
                        Segment* pool, int32_t first) = 0;
 };
 
-// What a tile asks of the fabric inside one of its servers: rows of the busiest device, and how many of the tile's units
-// they belong to.
+// What a tile asks of the fabric inside one of its servers: rows of the busiest device, and how many of the tile's
+// units they belong to.
 struct TileWork {
   int64_t rows = 0;
   int64_t units = 0;
@@ -80,7 +80,6 @@ class Tiles {
  public:
   Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler, Quotas quotas = Quotas::kEven);
 
-  // `traffic` is not copied.
   void Plan(const int64_t* traffic);
   // Between the two, only the first of several plans of one matrix is made: for schedules that have tiles in common.
   void BeginSharing() {
@@ -88,11 +87,8 @@ class Tiles {
     traffic_ = nullptr;
   }
   void EndSharing() { sharing_ = false; }
-  // Says that the same matrix is now in another place.
-  void Rebind(const int64_t* traffic) { traffic_ = traffic; }
 
   const Topology& topology() const { return topology_; }
-  const int64_t* traffic() const { return traffic_; }
   int32_t PairOf(int32_t source, int32_t target) const { return source * servers_ + target; }
 
   // By pair. A unit is what the fastest NIC of all moves in the time of one row; where all NICs are equal, a pair's
@@ -144,8 +140,8 @@ class Tiles {
   int64_t send_base(int32_t pair) const { return send_base_[pair]; }
   int64_t receive_base(int32_t pair) const { return receive_base_[pair]; }
 
-  // Rows of the pair that each rail carries.
-  void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
+  // Rows of the pair that each rail carries. `tile`: the pair's, in the traffic.
+  void FillQuotas(int32_t source, int32_t target, const int64_t* tile, int64_t* quotas) const;
   RailFiller* filler() const { return filler_.get(); }
 
  private:
@@ -166,10 +162,9 @@ class Tiles {
   void SetStaging();
 
   template <int32_t kRails>
-  void FillQuotas(int32_t source, int32_t target, int64_t* quotas) const;
+  void FillEvenQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   void CountRowsOfNics(int32_t source, int32_t target);
   int64_t UnitsOfBusiestNic() const;
-  void FillOriginQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   void FillUnequalQuotas(int32_t source, int32_t target, int64_t* quotas) const;
   int64_t RateOf(int32_t source, int32_t target, int32_t rail) const;
   int64_t UnitsOf(int32_t source, int32_t target, const int64_t* quotas) const;
@@ -181,7 +176,7 @@ class Tiles {
   int64_t fastest_nic_;
   int64_t slowest_nic_;  // that counts as such
   std::unique_ptr<RailFiller> filler_;
-  const int64_t* traffic_ = nullptr;
+  const int64_t* traffic_ = nullptr;  // of the last plan
   bool sharing_ = false;
 
   std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal, or rows cross from where they are

@@ -22,13 +22,14 @@ class Auto final : public Schedule {
   Auto(const Topology& topology, int64_t row_bytes);
 
   void Plan(const int64_t* traffic, const MatchingList* given) override;
-  void Rebind(const int64_t* traffic) override { best_->Rebind(traffic); }
   int32_t num_stages() const override { return best_->num_stages(); }
   int64_t block_bound() const override { return best_->block_bound(); }
-  void Append(int32_t device, TransferBuffer* out) override { best_->Append(device, out); }
+  void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) override {
+    best_->Append(traffic, device, out);
+  }
   int64_t StagingRows(int32_t server) const override { return best_->StagingRows(server); }
   Matched matched() const override { return best_->matched(); }
-  Picoseconds PredictedTime() override { return best_->PredictedTime(); }
+  Picoseconds PredictedTime(const int64_t* traffic) override { return best_->PredictedTime(traffic); }
   Scheduler chosen(Scheduler) const override { return chosen_; }
   Picoseconds ChoosingTime() const override;
   const std::vector<Choice>* choices() const override { return &choices_; }
@@ -143,7 +144,7 @@ bool Auto::Look(Scheduler scheduler, Schedule* schedule, Picoseconds at_least) {
   }
   looked_ += looking;
   schedule->Plan(traffic_, given_);
-  const Picoseconds exchange = schedule->PredictedTime();
+  const Picoseconds exchange = schedule->PredictedTime(traffic_);
   Record(scheduler, true, schedule->num_stages(), exchange);
   if (best_ != nullptr && exchange + planning >= cheapest_) return true;
   best_ = schedule;

@@ -30,7 +30,7 @@ class Fast final : public RailSchedule {
   }
   int32_t num_stages() const override { return stages_.count(); }
   Matched matched() const override { return {&matchings_.matchings(), tiles_->units(), pricing_.startup_rows()}; }
-  Picoseconds PredictedTime() override { return stages_.PredictedTime(); }
+  Picoseconds PredictedTime(const int64_t* /*traffic*/) override { return stages_.PredictedTime(); }
 
  private:
   void CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) override;
@@ -79,8 +79,8 @@ constexpr SchedulerInfo kFastScheduler = {
      /*order=*/10, /*stages_rows=*/true, NicNeed::kAnyOfServer, Choosing::kConsidered},
     Make,
     MaxEntries,
-    // On one core of a server of 2020 with 8 devices a server, for pair-Zipf traffic: above what was measured, by 28 % at
-    // 32 devices, and by 1 to 16 % from 64 to 320.
+    // On one core of a server of 2020 with 8 devices a server, for pair-Zipf traffic: above what was measured, by 28 %
+    // at 32 devices, and by 1 to 16 % from 64 to 320.
     {1'000'000, /*block=*/1500, /*sent=*/20'000, /*pair=*/170'000},
     {kTileSums.fixed, kTileSums.block, /*sent=*/0, /*pair=*/130'000},  // and the matchings
 };

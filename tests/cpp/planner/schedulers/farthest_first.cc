@@ -15,37 +15,34 @@ class FarthestFirst final : public Schedule {
 
   void Plan(const int64_t* traffic, const MatchingList* /*given*/) override {
     const int32_t devices = topology_.devices();
-    traffic_ = traffic;
     shifts_.clear();
     for (int32_t shift = devices - 1; shift > 0; --shift) {
-      if (Crosses(shift)) shifts_.push_back(shift);
+      if (Crosses(traffic, shift)) shifts_.push_back(shift);
     }
     most_ = *std::max_element(traffic, traffic + int64_t{devices} * devices);
   }
-  void Rebind(const int64_t* traffic) override { traffic_ = traffic; }
   int32_t num_stages() const override { return static_cast<int32_t>(shifts_.size()); }
   int64_t block_bound() const override { return most_; }
-  void Append(int32_t device, TransferBuffer* out) override {
-    AppendLocal(topology_, traffic_, device, out);
+  void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) override {
+    AppendLocal(topology_, traffic, device, out);
     for (size_t i = 0; i < shifts_.size(); ++i) {
-      AppendShift(topology_, traffic_, shifts_[i], static_cast<int32_t>(i), device, out);
+      AppendShift(topology_, traffic, shifts_[i], static_cast<int32_t>(i), device, out);
     }
   }
-  Picoseconds PredictedTime() override { return 1; }
+  Picoseconds PredictedTime(const int64_t* /*traffic*/) override { return 1; }
 
  private:
-  bool Crosses(int32_t shift) const {
+  bool Crosses(const int64_t* traffic, int32_t shift) const {
     const int32_t devices = topology_.devices();
     for (int32_t src = 0; src < devices; ++src) {
       const int32_t dst = (src + shift) % devices;
-      if (topology_.server_of(src) != topology_.server_of(dst) && traffic_[int64_t{src} * devices + dst] > 0)
+      if (topology_.server_of(src) != topology_.server_of(dst) && traffic[int64_t{src} * devices + dst] > 0)
         return true;
     }
     return false;
   }
 
   Topology topology_;
-  const int64_t* traffic_ = nullptr;
   int64_t most_ = 0;
   std::vector<int32_t> shifts_;
 };
