@@ -58,8 +58,8 @@ class Placement {
   bool InStaging(int32_t rank, int64_t row, int64_t rows) const;
   static bool FromOperand(const planner::Transfer& t) { return t.src_row == planner::Transfer::kInPlace; }
   static bool ToOutput(const planner::Transfer& t) { return t.dst_row == planner::Transfer::kInPlace; }
-  // Calls visit(run, done) for each run of a transfer, `done` rows of which come before it; or once for all of it, where
-  // its rows lie together in staging memory.
+  // Calls visit(run, done) for each run of a transfer, `done` rows of which come before it; or once for all of it,
+  // where its rows lie together in staging memory.
   template <typename Visit>
   void ForEachPiece(const planner::Transfer& transfer, bool whole, Visit visit) const;
   // Returns where the rows of a run come from, or go to.
@@ -119,16 +119,14 @@ void Placement::ForEachRun(const planner::Transfer& t, Visit visit) const {
 
 template <typename Visit>
 void Placement::ForEachSource(const planner::Transfer& t, Visit visit) const {
-  ForEachPiece(t, !FromOperand(t), [&](const Run& run, int64_t done) {
-    visit(Source(t, run, done), run.rows * row_bytes_);
-  });
+  ForEachPiece(t, !FromOperand(t),
+               [&](const Run& run, int64_t done) { visit(Source(t, run, done), run.rows * row_bytes_); });
 }
 
 template <typename Visit>
 void Placement::ForEachDestination(const planner::Transfer& t, Visit visit) const {
-  ForEachPiece(t, !ToOutput(t), [&](const Run& run, int64_t done) {
-    visit(Destination(t, run, done), run.rows * row_bytes_);
-  });
+  ForEachPiece(t, !ToOutput(t),
+               [&](const Run& run, int64_t done) { visit(Destination(t, run, done), run.rows * row_bytes_); });
 }
 
 }  // namespace fastjax

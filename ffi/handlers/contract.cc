@@ -72,7 +72,8 @@ Contract Declare() {
   contract.start = {"fastjax_start_v2", {}, {{"channel", &A::channel}}};
   contract.done = {"fastjax_done_v2", {}, {}, 0};
   contract.after = {"fastjax_after_v2", {}, {{"detached", &A::detached}}, 0};
-  contract.level = {"fastjax_level_v2", {{"rows", Operand::kRows}}, Joined({levelling, {{"cost_rows", &A::cost_rows}}})};
+  contract.level = {
+      "fastjax_level_v2", {{"rows", Operand::kRows}}, Joined({levelling, {{"cost_rows", &A::cost_rows}}})};
   contract.deal = {"fastjax_deal_v2",
                    {{"counts", Operand::kCounts}, {"slots", Operand::kSlots}, {"rows", Operand::kRows}},
                    levelling};

@@ -172,9 +172,7 @@ nb::tuple LevelExperts(const Words& rows, int32_t servers, int32_t devices, int3
   return nb::make_tuple(ToNumpy(slots), ToNumpy(levelled));
 }
 
-nb::capsule Handler(XLA_FFI_Handler* handler) {
-  return nb::capsule(reinterpret_cast<void*>(handler));
-}
+nb::capsule Handler(XLA_FFI_Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); }
 
 nb::dict ToDict(const handlers::Bundle& bundle) {
   nb::dict stages;

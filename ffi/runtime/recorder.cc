@@ -3,7 +3,6 @@
 #include <numeric>
 #include <utility>
 
-
 namespace fastjax {
 namespace {
 
