@@ -63,9 +63,6 @@ fallback_scheduler: int = 0
 def table_words(topology: Sequence[int], scheduler: int) -> int:
     """int32 words of one device's stage table."""
 
-def check_table(words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], devices: int, device: int) -> str:
-    """What is wrong with a stage table; empty if nothing."""
-
 def collecting() -> bool:
     """Whether statistics are collected."""
 

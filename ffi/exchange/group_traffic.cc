@@ -137,7 +137,7 @@ Status GroupTraffic::CheckTables(const std::vector<ExchangeArgs>& args, bool tra
   for (int32_t p = 0; p < devices_; ++p) {
     if (args[p].table == nullptr) continue;
     const char* wrong = planner::TableView::Check(args[p].table, args[p].table_words, devices_, site_->rank_of[p]);
-    if (wrong != nullptr && *wrong != '\0') {
+    if (*wrong != '\0') {
       return Status::Invalid(site_->Prefix() + "the plan of " + DeviceName(p) + " is not usable: " + wrong +
                              ". Pass what plan_ragged_all_to_all returned on that device for this axis, unchanged.");
     }

@@ -253,14 +253,6 @@ NB_MODULE(_core, m) {
         return planner::TableWords(ToTopology(topology), ToScheduler(scheduler));
       },
       nb::arg("topology"), nb::arg("scheduler"), "int32 words of one device's stage table.");
-  m.def(
-      "check_table",
-      [](const Words& words, int32_t devices, int32_t device) -> std::string {
-        const char* wrong =
-            planner::TableView::Check(words.data(), static_cast<int64_t>(words.size()), devices, device);
-        return wrong == nullptr ? "" : wrong;
-      },
-      nb::arg("words"), nb::arg("devices"), nb::arg("device"), "What is wrong with a stage table; empty if nothing.");
   python::RegisterStatistics(&m);
   python::RegisterNetwork(&m);
   python::RegisterSimulation(&m);

@@ -12,7 +12,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from plan_problems import (
-    HEADER_WORDS,
     SCHEDULERS,
     decode_table,
     problems,
@@ -37,7 +36,6 @@ def test_tables_are_the_plan(scheduler, problem):
     devices, transfers = plan.topology.num_devices, plan.transfers
     tables = [plan.stage_table(r) for r in range(devices)]
     for r, words in enumerate(tables):
-        assert _core.check_table(words, devices, r) == ""
         _, sends, receives, entries = decode_table(words)
         np.testing.assert_array_equal(sends, plan.traffic[r])
         np.testing.assert_array_equal(receives, plan.traffic[:, r])
@@ -83,16 +81,3 @@ def test_table_refuses_blocks_beyond_int32():
     plan = make_plan(traffic, Topology(2, 2))
     told = "a block of 2^31 rows or more does not fit"
     refused(ArgumentError, partial(plan.stage_table, 0), told)
-
-
-def test_check_table_says_what_is_wrong():
-    """As the program does that it is given to."""
-    plan = make_plan(np.arange(36).reshape(6, 6), Topology(2, 3), scheduler="fast")
-    table = plan.stage_table(1)
-    used = HEADER_WORDS + 2 * 6 + 10 * table[3]
-    assert _core.check_table(table[:used], 6, 1) == ""
-    assert _core.check_table(table[: used - 1], 6, 1) == "stage table: more entries than words"
-    assert _core.check_table(table[:15], 6, 1) == "stage table: shorter than its header"
-    assert _core.check_table(table, 6, 2) == "stage table: made for another device"
-    table[used - 1] ^= 1
-    assert _core.check_table(table, 6, 1) == "stage table: checksum does not match"

@@ -48,7 +48,6 @@ def test_programs_choose_as_plans_on_the_host_do(shape):
         got = np.asarray(tables(jnp.asarray(matrix.ravel(), jnp.int32)))
         plan = make_plan(matrix, topology, row_bytes=4096)
         for device, words in enumerate(got):
-            assert _core.check_table(words, 8, device) == ""
             assert scheduling.NAMES[words[9]] == plan.scheduler
             used = HEADER_WORDS + 16 + 10 * words[3]
             np.testing.assert_array_equal(words[:used], plan.stage_table(device)[:used])
