@@ -23,18 +23,12 @@ namespace fastjax {
 using TakePlan = std::function<void(planner::Planner* plan)>;
 using PlanFunction = std::function<Status(const int64_t* traffic, const TakePlan& take, bool* made)>;
 
-// Whoever takes a table to where it is wanted.
-class TableTaker {
- public:
-  virtual ~TableTaker() = default;
-  // On whatever thread, while the owner waits: the table has been written. What fails here fails for all devices.
-  virtual Status TakeTable() = 0;
-};
-
 struct CountsArgs {
   IntView send_sizes;  // k updates for each peer, peers in order of position
   int32_t* table_words = nullptr;
-  TableTaker* taker = nullptr;  // null: the words are where they are wanted
+  // Takes the table, which has been written, to where it is wanted, on whatever thread; null where that is there. What
+  // fails here fails for all devices.
+  std::function<Status()> take_table;
   // Room for the sizes of all devices, by position; null where they are not wanted.
   int32_t* gathered = nullptr;
 };

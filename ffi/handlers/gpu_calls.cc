@@ -256,7 +256,7 @@ Status GpuPlanCall::Load(const Buffers& buffers) {
   if (!DecodeCounts(buffers, *state_.site, state_.table_words, &args_)) return UnexpectedOperands();
   if (args_.gathered != nullptr) return UnexpectedOperands();
   table_ = args_.table_words;
-  args_.taker = this;
+  args_.take_table = [this] { return TakeTable(); };
   std::byte* room = nullptr;
   fetch_.Add(&args_.send_sizes.data, BytesOf(buffers[Operand::kSendSizes]));
   fetch_.AddRoom(&room, static_cast<size_t>(state_.table_words) * sizeof(int32_t));

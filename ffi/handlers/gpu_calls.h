@@ -2,11 +2,11 @@
 #ifndef FASTJAX_HANDLERS_GPU_CALLS_H_
 #define FASTJAX_HANDLERS_GPU_CALLS_H_
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -23,23 +23,21 @@ namespace fastjax::handlers {
 // before is known even when its partition id cannot be read any more. Thread-safe.
 class Partitions {
  public:
-  Partitions() {
-    for (auto& partition : known_) partition.store(-1, std::memory_order_relaxed);
-  }
   // `ordinal`: XLA's number of the device.
   void Remember(int32_t ordinal, int32_t partition) {
-    if (IsKept(ordinal)) known_[static_cast<size_t>(ordinal)].store(partition, std::memory_order_relaxed);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    known_[ordinal] = partition;
   }
   // -1: not known.
-  int32_t Recall(int32_t ordinal) const {
-    return IsKept(ordinal) ? known_[static_cast<size_t>(ordinal)].load(std::memory_order_relaxed) : -1;
+  int32_t Recall(int32_t ordinal) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = known_.find(ordinal);
+    return found == known_.end() ? -1 : found->second;
   }
 
  private:
-  static constexpr int32_t kKept = 128;  // more devices than a process has
-  static bool IsKept(int32_t ordinal) { return ordinal >= 0 && ordinal < kKept; }
-
-  std::array<std::atomic<int32_t>, kKept> known_;
+  std::mutex mutex_;
+  std::map<int32_t, int32_t> known_;
 };
 
 // The state that all call sites of GPU programs have. Its kinds are types of their own to XLA, even where a CPU handler
@@ -156,7 +154,7 @@ class GpuExchangeCall final : public GpuCall {
 };
 
 // One device's planning.
-class GpuPlanCall final : public GpuCall, TableTaker {
+class GpuPlanCall final : public GpuCall {
  public:
   GpuPlanCall(GpuPlanSite* state, gpu::Caller caller, int32_t ordinal)
       : GpuCall(state, std::move(caller), ordinal), state_(*state) {}
@@ -168,7 +166,7 @@ class GpuPlanCall final : public GpuCall, TableTaker {
  private:
   Status PlanForAll();
   // Puts a copy of the table, of which pinned memory has the words, on the caller's stream.
-  Status TakeTable() override;
+  Status TakeTable();
 
   const GpuPlanSite& state_;
   CountsArgs args_;

@@ -41,9 +41,8 @@ class CountsWork {
     const TakePlan take = std::ref(write);
     Status status = PlanRecorded([&](bool* made) { return plan(traffic_.data(), take, made); }, launch);
     if (status.ok()) status = written;
-    // Devices of other processes have no takers here.
     for (size_t p = 0; p < args.size() && status.ok(); ++p) {
-      if (args[p].taker != nullptr) status = args[p].taker->TakeTable();
+      if (args[p].take_table) status = args[p].take_table();
     }
     return status;
   }
