@@ -14,7 +14,7 @@ from refusals import refused
 from spmd import spmd
 
 import fastjax
-from fastjax import Topology, _core, make_plan, scheduling, traffic
+from fastjax import Topology, make_plan, scheduling, traffic
 from fastjax.errors import UnsupportedError
 
 # So slow a fabric that small matrices are worth balancing, and small enough ones are not.
