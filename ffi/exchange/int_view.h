@@ -2,9 +2,11 @@
 #ifndef FASTJAX_EXCHANGE_INT_VIEW_H_
 #define FASTJAX_EXCHANGE_INT_VIEW_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
+#include <type_traits>
 
 namespace fastjax {
 
@@ -20,24 +22,11 @@ struct IntView {
 
   // Values that int64 cannot hold become its largest, which every range check refuses.
   void CopyTo(int64_t* out) const {
-    switch (kind) {
-      case IntKind::kS8:
-        return Widen<int8_t>(out);
-      case IntKind::kS16:
-        return Widen<int16_t>(out);
-      case IntKind::kS32:
-        return Widen<int32_t>(out);
-      case IntKind::kS64:
-        return Widen<int64_t>(out);
-      case IntKind::kU8:
-        return Widen<uint8_t>(out);
-      case IntKind::kU16:
-        return Widen<uint16_t>(out);
-      case IntKind::kU32:
-        return Widen<uint32_t>(out);
-      case IntKind::kU64:
-        return Widen<uint64_t>(out);
-    }
+    // In the order of kinds.
+    constexpr void (IntView::* kWiden[])(int64_t*) const = {
+        &IntView::Widen<int8_t>,  &IntView::Widen<int16_t>,  &IntView::Widen<int32_t>,  &IntView::Widen<int64_t>,
+        &IntView::Widen<uint8_t>, &IntView::Widen<uint16_t>, &IntView::Widen<uint32_t>, &IntView::Widen<uint64_t>};
+    (this->*kWiden[static_cast<size_t>(kind)])(out);
   }
 
  private:
@@ -45,12 +34,10 @@ struct IntView {
   void Widen(int64_t* out) const {
     const auto* values = static_cast<const T*>(data);
     for (int64_t i = 0; i < size; ++i) {
-      if constexpr (sizeof(T) == 8) {
-        constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-        out[i] = static_cast<uint64_t>(values[i]) > kMax && values[i] > 0 ? static_cast<int64_t>(kMax)
-                                                                          : static_cast<int64_t>(values[i]);
+      if constexpr (std::is_same_v<T, uint64_t>) {
+        out[i] = static_cast<int64_t>(std::min(values[i], uint64_t{std::numeric_limits<int64_t>::max()}));
       } else {
-        out[i] = static_cast<int64_t>(values[i]);
+        out[i] = values[i];
       }
     }
   }

@@ -119,20 +119,15 @@ std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer, int64_t ranks) {
 }
 
 kernels::ElementKind DecodeElement(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::F16:
-      return kernels::ElementKind::kF16;
-    case ffi::DataType::BF16:
-      return kernels::ElementKind::kBF16;
-    case ffi::DataType::F32:
-    case ffi::DataType::C64:
-      return kernels::ElementKind::kF32;
-    case ffi::DataType::F64:
-    case ffi::DataType::C128:
-      return kernels::ElementKind::kF64;
-    default:
-      return kernels::ElementKind::kOpaque;
+  using kernels::ElementKind;
+  constexpr std::pair<ffi::DataType, ElementKind> kKinds[] = {
+      {ffi::DataType::F16, ElementKind::kF16}, {ffi::DataType::BF16, ElementKind::kBF16},
+      {ffi::DataType::F32, ElementKind::kF32}, {ffi::DataType::C64, ElementKind::kF32},
+      {ffi::DataType::F64, ElementKind::kF64}, {ffi::DataType::C128, ElementKind::kF64}};
+  for (const auto& [known, kind] : kKinds) {
+    if (known == type) return kind;
   }
+  return ElementKind::kOpaque;
 }
 
 int64_t RowBytes(const ffi::AnyBuffer& buffer, size_t leading) {
@@ -156,19 +151,11 @@ int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site) {
 }
 
 ffi::Error ToError(const Status& status) {
-  switch (status.code) {
-    case Code::kOk:
-      return ffi::Error::Success();
-    case Code::kInvalidArgument:
-      return ffi::Error::InvalidArgument(status.message);
-    case Code::kDeadlineExceeded:
-      return {ffi::ErrorCode::kDeadlineExceeded, status.message};
-    case Code::kUnavailable:
-      return {ffi::ErrorCode::kUnavailable, status.message};
-    case Code::kInternal:
-      break;
-  }
-  return ffi::Error::Internal(status.message);
+  // In the order of Code.
+  constexpr ffi::ErrorCode kCodes[] = {ffi::ErrorCode::kOk, ffi::ErrorCode::kInvalidArgument,
+                                       ffi::ErrorCode::kDeadlineExceeded, ffi::ErrorCode::kUnavailable,
+                                       ffi::ErrorCode::kInternal};
+  return status.ok() ? ffi::Error::Success() : ffi::Error(kCodes[static_cast<size_t>(status.code)], status.message);
 }
 
 Status UnexpectedOperands() { return Status::Invalid("unexpected operands"); }

@@ -55,19 +55,4 @@ void Copy(void* dst, const void* src, size_t bytes, Destination destination) {
   }
 }
 
-size_t ElementBytes(ElementKind kind) {
-  switch (kind) {
-    case ElementKind::kF16:
-    case ElementKind::kBF16:
-      return 2;
-    case ElementKind::kF32:
-      return 4;
-    case ElementKind::kF64:
-      return 8;
-    case ElementKind::kOpaque:
-      break;
-  }
-  return 1;
-}
-
 }  // namespace fastjax::kernels

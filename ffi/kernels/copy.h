@@ -16,7 +16,10 @@ void Copy(void* dst, const void* src, size_t bytes, Destination destination);
 // Element types that gradients come in, for rows that land on each other and are summed.
 enum class ElementKind : uint8_t { kOpaque, kF16, kBF16, kF32, kF64 };
 
-size_t ElementBytes(ElementKind kind);
+inline size_t ElementBytes(ElementKind kind) {
+  constexpr size_t kBytes[] = {1, 2, 2, 4, 8};  // in the order of kinds
+  return kBytes[static_cast<size_t>(kind)];
+}
 
 }  // namespace fastjax::kernels
 
