@@ -1,6 +1,7 @@
 #include "planner/rail_lists.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fastjax::planner {
 namespace {
@@ -11,26 +12,33 @@ constexpr size_t kMaxSpareSegments = size_t{1} << 20;
 
 }  // namespace
 
-RailLists::RailLists(const Tiles* tiles)
-    : tiles_(tiles),
-      servers_(tiles->topology().servers),
-      m_(tiles->topology().devices_per_server),
-      equal_nics_(tiles->topology().equal_nics()),
+RailSchedule::RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
+    : topology_(topology),
+      pricing_(topology, row_bytes),
+      tiles_(std::move(tiles)),
+      servers_(topology.servers),
+      m_(topology.devices_per_server),
+      equal_nics_(topology.equal_nics()),
       due_(m_ + 1),
       quotas_(m_),
       dense_(int64_t{servers_} * servers_ * m_ <= kMaxDenseRails) {}
 
-void RailLists::Forget() {
+void RailSchedule::PlanTiles(const int64_t* traffic) {
+  tiles_->Plan(traffic);
+  Forget();
+}
+
+void RailSchedule::Forget() {
   std::fill(filled_.begin(), filled_.end(), 0);
   segments_used_ = 0;
   filled_server_ = filled_device_ = kNobody;
   asked_ = false;
 }
 
-void RailLists::Prepare(const int64_t* traffic, int32_t device) {
+void RailSchedule::Prepare(const int64_t* traffic, int32_t device) {
   device_ = device;
-  server_ = device == kEveryDevice ? 0 : tiles_->topology().server_of(device);
-  local_ = device == kEveryDevice ? 0 : tiles_->topology().local_of(device);
+  server_ = device == kEveryDevice ? 0 : topology_.server_of(device);
+  local_ = device == kEveryDevice ? 0 : topology_.local_of(device);
   FillTiles(traffic);
   ReserveEntries(segments_used_);
   ForEachPair([&](int32_t source, int32_t target) { PreparePair(source, target); });
@@ -38,7 +46,7 @@ void RailLists::Prepare(const int64_t* traffic, int32_t device) {
 
 // Pairs that are listed.
 template <typename Visit>
-void RailLists::ForEachPair(Visit visit) {
+void RailSchedule::ForEachPair(Visit visit) {
   for (int32_t one = 0; one < servers_; ++one) {
     for (int32_t other = 0; device_ == kEveryDevice && other < servers_; ++other) visit(one, other);
     if (device_ == kEveryDevice) continue;
@@ -49,7 +57,7 @@ void RailLists::ForEachPair(Visit visit) {
 
 // The first device that is asked for gets what it needs only; if others follow, what they need is made for all devices
 // of their server.
-void RailLists::FillTiles(const int64_t* traffic) {
+void RailSchedule::FillTiles(const int64_t* traffic) {
   if (device_ == filled_device_) return;
   // A rail that ends elsewhere than it starts is another device's own at either end.
   const bool only = !asked_ && equal_nics_ && device_ != kEveryDevice;
@@ -72,14 +80,14 @@ void RailLists::FillTiles(const int64_t* traffic) {
   });
 }
 
-void RailLists::FillTile(const int64_t* traffic, int32_t source, int32_t target, const Viewer* viewer) {
+void RailSchedule::FillTile(const int64_t* traffic, int32_t source, int32_t target, const Viewer* viewer) {
   const size_t slot = Slot(source, target);
   if (filled_[slot] != 0 || tiles_->sum(tiles_->PairOf(source, target)) == 0) return;
   filled_[slot] = 1;
   RailFiller* filler = tiles_->filler();
   const size_t needed = segments_used_ + filler->max_segments();
   if (segments_.size() < needed) segments_.resize(needed + std::min<size_t>(needed, kMaxSpareSegments));
-  const int64_t devices = tiles_->topology().devices();
+  const int64_t devices = topology_.devices();
   const int64_t* tile = traffic + (source * devices + target) * m_;
   tiles_->FillQuotas(source, target, tile, quotas_.data());
   segments_used_ =
@@ -88,7 +96,7 @@ void RailLists::FillTile(const int64_t* traffic, int32_t source, int32_t target,
 
 // Room for every segment as itself, and to be balanced once and redistributed once at most; one more is written before
 // it is known to be needed.
-void RailLists::ReserveEntries(int32_t segments) {
+void RailSchedule::ReserveEntries(int32_t segments) {
   const size_t needed = 3 * static_cast<size_t>(segments) + 1;
   if (entries_.size() < needed) {
     entries_.resize(2 * needed);
@@ -98,7 +106,7 @@ void RailLists::ReserveEntries(int32_t segments) {
   used_ = all_;
 }
 
-void RailLists::PreparePair(int32_t source, int32_t target) {
+void RailSchedule::PreparePair(int32_t source, int32_t target) {
   const size_t slot = Slot(source, target);
   if (tiles_->sum(tiles_->PairOf(source, target)) == 0) return;
   const Rail* rails = &rails_[slot * m_];
@@ -121,13 +129,13 @@ void RailLists::PreparePair(int32_t source, int32_t target) {
   }
 }
 
-RailLists::Remaining RailLists::Whole(const Rail& rail) const {
+RailSchedule::Remaining RailSchedule::Whole(const Rail& rail) const {
   return {rail.first, rail.end, rail.first == rail.end ? Remaining::kNothing : segments_[rail.first].position};
 }
 
 // A device takes part in few of its server's local hops: on the rail that ends at it in those that start or end
 // elsewhere, on others in those that do so here. They are picked out once, instead of in every stage.
-RailLists::Remaining RailLists::Hops(const Rail& rail, int32_t end_local, int32_t Segment::* end) {
+RailSchedule::Remaining RailSchedule::Hops(const Rail& rail, int32_t end_local, int32_t Segment::* end) {
   const bool own = device_ == kEveryDevice || local_ == end_local;
   const int32_t partner = own ? end_local : local_;
   const Segment* segments = segments_.data();
@@ -142,7 +150,7 @@ RailLists::Remaining RailLists::Hops(const Rail& rail, int32_t end_local, int32_
   return {first, used_, count > 0 ? segments[hops[0]].position : Remaining::kNothing};
 }
 
-RailLists::Span RailLists::RowsOf(const Slice& slice, int32_t rail) const {
+RailSchedule::Span RailSchedule::RowsOf(const Slice& slice, int32_t rail) const {
   if (equal_nics_) return {slice.begin, slice.end};  // no segment lies beyond its rail's rows
   const int32_t pair = tiles_->PairOf(slice.source, slice.target);
   const int64_t rows = rails_[Slot(slice.source, slice.target) * m_ + rail].rows;
@@ -151,7 +159,7 @@ RailLists::Span RailLists::RowsOf(const Slice& slice, int32_t rail) const {
 
 // Collects the rails [begin, end) whose list has something in the slice: that is as good as random, so without
 // branches.
-int32_t RailLists::FindDue(const Slice& slice, const Remaining* lists, int32_t begin, int32_t end) {
+int32_t RailSchedule::FindDue(const Slice& slice, const Remaining* lists, int32_t begin, int32_t end) {
   int32_t* due = due_.data();
   int32_t count = 0;
   for (int32_t rail = begin; rail < end; ++rail) {
@@ -164,8 +172,8 @@ int32_t RailLists::FindDue(const Slice& slice, const Remaining* lists, int32_t b
 // Writes the pieces of the rails' lists that fall into the slice, and drops from the lists what it uses up.
 // ends(rail, segment, from) says where rows from position `from` on come from and go to.
 template <typename FindEnds>
-void RailLists::AppendPieces(const Slice& slice, Phase phase, int32_t stage, int32_t begin, int32_t end,
-                             std::vector<Remaining>* all, TransferBuffer* out, FindEnds find_ends) {
+void RailSchedule::AppendPieces(const Slice& slice, Phase phase, int32_t stage, int32_t begin, int32_t end,
+                                std::vector<Remaining>* all, TransferBuffer* out, FindEnds find_ends) {
   const int32_t source = slice.source * m_;
   const int32_t target = slice.target * m_;
   Remaining* lists = &(*all)[Slot(slice.source, slice.target) * m_];
@@ -203,7 +211,7 @@ void RailLists::AppendPieces(const Slice& slice, Phase phase, int32_t stage, int
   }
 }
 
-void RailLists::AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out) {
+void RailSchedule::AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out) {
   if (!Wanted(slice.source)) return;
   const int32_t source = slice.source * m_;
   const int64_t base = tiles_->send_base(tiles_->PairOf(slice.source, slice.target));
@@ -213,7 +221,7 @@ void RailLists::AppendBalance(const Slice& slice, int32_t stage, TransferBuffer*
                });
 }
 
-void RailLists::AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out) {
+void RailSchedule::AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out) {
   const int32_t source = slice.source * m_;
   const int32_t target = slice.target * m_;
   const int32_t pair = tiles_->PairOf(slice.source, slice.target);
@@ -237,7 +245,7 @@ void RailLists::AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer
   }
 }
 
-void RailLists::AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out) {
+void RailSchedule::AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out) {
   if (!Wanted(slice.target)) return;
   const int32_t target = slice.target * m_;
   const int64_t base = tiles_->receive_base(tiles_->PairOf(slice.source, slice.target));
@@ -251,14 +259,14 @@ void RailLists::AppendRedistribute(const Slice& slice, int32_t stage, TransferBu
 
 void RailSchedule::Append(const int64_t* traffic, int32_t device, TransferBuffer* out) {
   AppendLocal(topology_, traffic, device, out);
-  lists_.Prepare(traffic, device);
+  Prepare(traffic, device);
   const int32_t server = device == kEveryDevice ? kEveryDevice : topology_.server_of(device);
   for (int32_t stage = 0; stage < num_stages(); ++stage) {
     slices_.clear();
     CollectSlices(stage, server, &slices_);
-    for (const Slice& slice : slices_) lists_.AppendBalance(slice, stage, out);
-    for (const Slice& slice : slices_) lists_.AppendScaleOut(slice, stage, out);
-    for (const Slice& slice : slices_) lists_.AppendRedistribute(slice, stage, out);
+    for (const Slice& slice : slices_) AppendBalance(slice, stage, out);
+    for (const Slice& slice : slices_) AppendScaleOut(slice, stage, out);
+    for (const Slice& slice : slices_) AppendRedistribute(slice, stage, out);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "planner/pricing.h"
@@ -23,20 +22,27 @@ struct Slice {
   int64_t end;
 };
 
-class RailLists {
+// What schedules that carry tiles over rails have in common: stages of slices, each of which is balanced, crosses and
+// is redistributed.
+class RailSchedule : public Schedule {
  public:
-  // `tiles` must stay.
-  explicit RailLists(const Tiles* tiles);
+  int64_t block_bound() const final { return tiles_->block_bound(); }
+  int64_t StagingRows(int32_t server) const final {
+    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
+  }
+  void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) final;
 
-  // Says that tiles have been planned anew.
-  void Forget();
-  // Starts a listing for one device, or for kEveryDevice; then slices of a pair come in order. `traffic`: that of
-  // tiles.
-  void Prepare(const int64_t* traffic, int32_t device);
+ protected:
+  RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles);
 
-  void AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out);
-  void AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out);
-  void AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out);
+  // What all of them plan first.
+  void PlanTiles(const int64_t* traffic);
+  // The slices of a stage: all, or those that a server is part of, in the same order.
+  virtual void CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) = 0;
+
+  const Topology topology_;
+  const Pricing pricing_;
+  const std::shared_ptr<Tiles> tiles_;
 
  private:
   // What is still to be listed of a rail: entries [next, end), of which nothing before `position`. Most lists have
@@ -59,6 +65,13 @@ class RailLists {
     int64_t dst_row;
   };
 
+  // Forgets which rows rails carry.
+  void Forget();
+  // Starts a listing for one device, or for kEveryDevice; then slices of a pair come in order.
+  void Prepare(const int64_t* traffic, int32_t device);
+  void AppendBalance(const Slice& slice, int32_t stage, TransferBuffer* out);
+  void AppendScaleOut(const Slice& slice, int32_t stage, TransferBuffer* out);
+  void AppendRedistribute(const Slice& slice, int32_t stage, TransferBuffer* out);
   size_t Slot(int32_t source, int32_t target) const {
     if (dense_) return tiles_->PairOf(source, target);
     return source == server_ ? target : servers_ + source;
@@ -78,10 +91,9 @@ class RailLists {
   void AppendPieces(const Slice& slice, Phase phase, int32_t stage, int32_t begin, int32_t end,
                     std::vector<Remaining>* all, TransferBuffer* out, FindEnds find_ends);
 
-  const Tiles* tiles_;
-  int32_t servers_;
-  int32_t m_;
-  bool equal_nics_;
+  const int32_t servers_;
+  const int32_t m_;
+  const bool equal_nics_;
 
   // What is listed.
   int32_t device_ = kEveryDevice;
@@ -110,37 +122,7 @@ class RailLists {
   std::vector<int32_t> entries_;
   int32_t all_ = 0;  // entries in their place
   int32_t used_ = 0;
-};
-
-// What schedules that carry tiles over rails have in common: stages of slices, each of which is balanced, crosses and
-// is redistributed.
-class RailSchedule : public Schedule {
- public:
-  int64_t block_bound() const final { return tiles_->block_bound(); }
-  int64_t StagingRows(int32_t server) const final {
-    return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
-  }
-  void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) final;
-
- protected:
-  RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-      : topology_(topology), pricing_(topology, row_bytes), tiles_(std::move(tiles)), lists_(tiles_.get()) {}
-
-  // What all of them plan first.
-  void PlanTiles(const int64_t* traffic) {
-    tiles_->Plan(traffic);
-    lists_.Forget();
-  }
-  // The slices of a stage: all, or those that a server is part of, in the same order.
-  virtual void CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slices) = 0;
-
-  Topology topology_;
-  Pricing pricing_;
-  std::shared_ptr<Tiles> tiles_;
-  RailLists lists_;
-
- private:
-  std::vector<Slice> slices_;
+  std::vector<Slice> slices_;  // of a stage
 };
 
 }  // namespace fastjax::planner
