@@ -18,17 +18,14 @@ Status FindEmulatedCaller(Gpu* gpu, int32_t ordinal, Caller* caller) {
   return gpu->SideStream(caller->device, gpu::Beside::kInPlace, &caller->stream);
 }
 
-void CompleteInOrder(const Gpu& gpu, const Caller& caller, const Status& status, const std::shared_ptr<void>& kept,
-                     ffi::Promise* promise) {
+void CompleteInOrder(const Gpu& gpu, const Caller& caller, const Status& status,
+                     const std::shared_ptr<ffi::Promise>& promise) {
   if (!status.ok()) return promise->SetError(ToError(status));
-  struct Last {
-    std::shared_ptr<void> kept;
-    ffi::Promise* promise;
-  };
-  auto last = std::make_unique<Last>(Last{kept, promise});
+  using Last = std::shared_ptr<ffi::Promise>;
+  auto last = std::make_unique<Last>(promise);
   const auto complete = [](void* data) {
     const std::unique_ptr<Last> own(static_cast<Last*>(data));
-    Completer::Get().Run([done = std::move(*own)] { done.promise->SetAvailable(); });
+    Completer::Get().Run([done = std::move(*own)] { done->SetAvailable(); });
   };
   const int code = gpu.driver().CallHost(caller.stream, complete, last.get());
   if (code == 0) {
@@ -49,7 +46,7 @@ ffi::Future Done(int32_t ordinal, ffi::AnyBuffer rows, ffi::RemainingArgs kept, 
   if (status.ok()) status = PassRows(gpu.get(), caller, rows, kept, *result);
   auto promise = std::make_shared<ffi::Promise>();
   ffi::Future future(*promise);
-  CompleteInOrder(*gpu, caller, status, promise, promise.get());
+  CompleteInOrder(*gpu, caller, status, promise);
   return future;
 }
 

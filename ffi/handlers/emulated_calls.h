@@ -15,9 +15,9 @@ namespace fastjax::handlers {
 
 // Finds a device and its stream.
 Status FindEmulatedCaller(gpu::Gpu* gpu, int32_t ordinal, gpu::Caller* caller);
-// Completes `promise` once the stream has executed what is on it now. `kept` lives until then.
+// Completes `promise` once the stream has executed what is on it now. Its owner lives until then.
 void CompleteInOrder(const gpu::Gpu& gpu, const gpu::Caller& caller, const Status& status,
-                     const std::shared_ptr<void>& kept, ffi::Promise* promise);
+                     const std::shared_ptr<ffi::Promise>& promise);
 
 // Owns what a call needs until its stream has executed it.
 template <typename Site>
@@ -43,7 +43,7 @@ ffi::Future RunEmulated(Site* state, ffi::RunId run, int32_t ordinal, const Buff
   ffi::Future future(running->promise);
   running->call->Start(run.run_id, loaded, [running, run, gpu = state->gpu](const Status& status) {
     if (!status.ok()) gpu->DropFlights(running->call->caller().device, run.run_id);
-    CompleteInOrder(*gpu, running->call->caller(), status, running, &running->promise);
+    CompleteInOrder(*gpu, running->call->caller(), status, {running, &running->promise});
   });
   return future;
 }
