@@ -6,7 +6,6 @@
 
 #include "exchange/backend.h"
 #include "handlers/decode.h"
-#include "handlers/operands.h"
 
 namespace fastjax::handlers {
 

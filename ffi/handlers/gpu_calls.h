@@ -15,7 +15,6 @@
 #include "backends/gpu/device/gpu.h"
 #include "exchange/backend.h"
 #include "handlers/decode.h"
-#include "handlers/operands.h"
 
 namespace fastjax::handlers {
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "handlers/decode.h"
-#include "handlers/operands.h"
 #include "planner/dealing.h"
 #include "planner/levelling.h"
 #include "xla/ffi/api/ffi.h"

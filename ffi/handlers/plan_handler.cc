@@ -9,7 +9,6 @@
 #include "handlers/decode.h"
 #include "handlers/emulated_calls.h"
 #include "handlers/exchange_buffers.h"
-#include "handlers/operands.h"
 
 namespace fastjax::handlers {
 namespace {

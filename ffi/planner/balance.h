@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/tiles.h"
 #include "planner/topology.h"
 

@@ -6,7 +6,6 @@
 
 #include "planner/hash.h"
 #include "planner/schedule.h"
-#include "planner/scheduler_info.h"
 
 namespace fastjax::planner {
 namespace {

@@ -13,7 +13,6 @@
 
 #include "planner/pricing.h"
 #include "planner/schedule.h"
-#include "planner/scheduler_info.h"
 
 namespace fastjax::planner {
 

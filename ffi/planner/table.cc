@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "planner/hash.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 
 namespace fastjax::planner {
 namespace {

@@ -17,7 +17,7 @@
 #include "planner/levelling.h"
 #include "planner/matchings.h"
 #include "planner/planner.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/table.h"
 #include "python/parts.h"
 #include "runtime/copy_pool.h"

@@ -1,7 +1,7 @@
 // Every block goes straight to its target, all at once.
 #include <memory>
 
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/straight.h"
 
 namespace fastjax::planner {

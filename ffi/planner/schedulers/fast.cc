@@ -10,7 +10,7 @@
 #include "planner/balance.h"
 #include "planner/matchings.h"
 #include "planner/rail_lists.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/stages.h"
 
 namespace fastjax::planner {

@@ -9,7 +9,7 @@
 
 #include "planner/all_pairs.h"
 #include "planner/balance.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/tiles.h"
 
 namespace fastjax::planner {

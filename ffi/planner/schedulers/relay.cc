@@ -4,7 +4,7 @@
 
 #include "planner/all_pairs.h"
 #include "planner/balance.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 
 namespace fastjax::planner {
 namespace {

@@ -1,7 +1,7 @@
 // Blocks go straight, one stage for each distance between devices.
 #include <memory>
 
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/straight.h"
 
 namespace fastjax::planner {

@@ -12,7 +12,7 @@
 #include "choices.h"
 #include "plan_checks.h"
 #include "planner/planner.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "planner/table.h"
 #include "problem.h"
 #include "support/check.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 
 namespace fastjax::planner {
 namespace {

@@ -9,7 +9,7 @@
 #include "digest.h"
 #include "planner/matchings.h"
 #include "planner/rate.h"
-#include "planner/scheduler_info.h"
+#include "planner/schedule.h"
 #include "support/check.h"
 #include "support/replay.h"
 #include "support/table_checks.h"
