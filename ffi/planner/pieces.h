@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "planner/rate.h"
+#include "planner/pricing.h"
 
 namespace fastjax::planner {
 

@@ -11,7 +11,7 @@
 
 #include "planner/matchings.h"
 #include "planner/planner.h"
-#include "planner/rate.h"
+#include "planner/pricing.h"
 #include "planner/topology.h"
 #include "planner/transfer.h"
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "planner/rate.h"
+#include "planner/pricing.h"
 
 // The first step of FAST (arXiv 2505.09764): the traffic matrix of n m devices is cut into n x n tiles of m x m blocks.
 // Balance inside servers makes the rails of a pair carry what they are told, whoever sends it, so all that planning

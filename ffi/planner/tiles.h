@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "planner/rate.h"
+#include "planner/pricing.h"
 #include "planner/topology.h"
 
 namespace fastjax::planner {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/planner.h"
-#include "planner/rate.h"
+#include "planner/pricing.h"
 #include "planner/table.h"
 #include "support/allocations.h"
 #include "support/check.h"

@@ -8,7 +8,7 @@
 
 #include "digest.h"
 #include "planner/matchings.h"
-#include "planner/rate.h"
+#include "planner/pricing.h"
 #include "planner/schedule.h"
 #include "support/check.h"
 #include "support/replay.h"
