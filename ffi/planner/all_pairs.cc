@@ -13,8 +13,7 @@ namespace {
 
 class AllPairs final : public RailSchedule {
  public:
-  AllPairs(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-      : RailSchedule(topology, row_bytes, std::move(tiles)) {}
+  using RailSchedule::RailSchedule;
 
   void Plan(const int64_t* traffic, const MatchingList* /*given*/) override {
     PlanTiles(traffic);
@@ -102,9 +101,8 @@ Picoseconds AllPairs::PredictedTime(const int64_t* /*traffic*/) {
 
 }  // namespace
 
-std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
-  const Topology& topology = tiles->topology();
-  return std::make_unique<AllPairs>(topology, row_bytes, std::move(tiles));
+std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common) {
+  return std::make_unique<AllPairs>(std::move(tiles), row_bytes, in_common);
 }
 
 // Each boundary between pieces cuts one transfer of every list that it falls into.

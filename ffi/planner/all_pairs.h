@@ -13,7 +13,7 @@
 
 namespace fastjax::planner {
 
-std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeAllPairs(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common = false);
 
 // Entries that the cuts between pieces add to a device's table at most; docs/design/stage_tables.md.
 int64_t MaxEntriesOfCuts(const Topology& topology);

@@ -12,19 +12,20 @@ constexpr size_t kMaxSpareSegments = size_t{1} << 20;
 
 }  // namespace
 
-RailSchedule::RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-    : topology_(topology),
-      pricing_(topology, row_bytes),
+RailSchedule::RailSchedule(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common)
+    : topology_(tiles->topology()),
+      pricing_(topology_, row_bytes),
       tiles_(std::move(tiles)),
-      servers_(topology.servers),
-      m_(topology.devices_per_server),
-      equal_nics_(topology.equal_nics()),
+      in_common_(in_common),
+      servers_(topology_.servers),
+      m_(topology_.devices_per_server),
+      equal_nics_(topology_.equal_nics()),
       due_(m_ + 1),
       quotas_(m_),
       dense_(int64_t{servers_} * servers_ * m_ <= kMaxDenseRails) {}
 
 void RailSchedule::PlanTiles(const int64_t* traffic) {
-  tiles_->Plan(traffic);
+  if (!in_common_) tiles_->Plan(traffic);
   Forget();
 }
 

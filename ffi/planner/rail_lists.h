@@ -26,6 +26,9 @@ struct Slice {
 // is redistributed.
 class RailSchedule : public Schedule {
  public:
+  // Several may have tiles in common, which are then planned before any of them is.
+  RailSchedule(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common);
+
   int64_t block_bound() const final { return tiles_->block_bound(); }
   int64_t StagingRows(int32_t server) const final {
     return topology_.devices_per_server == 1 ? 0 : tiles_->staging_rows(server);
@@ -33,8 +36,6 @@ class RailSchedule : public Schedule {
   void Append(const int64_t* traffic, int32_t device, TransferBuffer* out) final;
 
  protected:
-  RailSchedule(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles);
-
   // What all of them plan first.
   void PlanTiles(const int64_t* traffic);
   // The slices of a stage: all, or those that a server is part of, in the same order.
@@ -91,6 +92,7 @@ class RailSchedule : public Schedule {
   void AppendPieces(const Slice& slice, Phase phase, int32_t stage, int32_t begin, int32_t end,
                     std::vector<Remaining>* all, TransferBuffer* out, FindEnds find_ends);
 
+  const bool in_common_;
   const int32_t servers_;
   const int32_t m_;
   const bool equal_nics_;

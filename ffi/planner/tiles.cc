@@ -74,7 +74,6 @@ void Tiles::SetCrossed() {
 }
 
 void Tiles::Plan(const int64_t* traffic) {
-  if (sharing_ && traffic == traffic_) return;
   traffic_ = traffic;
   block_bound_ = 0;
   local_rows_ = 0;

@@ -81,12 +81,6 @@ class Tiles {
   Tiles(const Topology& topology, std::unique_ptr<RailFiller> filler, Quotas quotas = Quotas::kEven);
 
   void Plan(const int64_t* traffic);
-  // Between the two, only the first of several plans of one matrix is made: for schedules that have tiles in common.
-  void BeginSharing() {
-    sharing_ = true;
-    traffic_ = nullptr;
-  }
-  void EndSharing() { sharing_ = false; }
 
   const Topology& topology() const { return topology_; }
   int32_t PairOf(int32_t source, int32_t target) const { return source * servers_ + target; }
@@ -176,8 +170,7 @@ class Tiles {
   int64_t fastest_nic_;
   int64_t slowest_nic_;  // that counts as such
   std::unique_ptr<RailFiller> filler_;
-  const int64_t* traffic_ = nullptr;  // of the last plan
-  bool sharing_ = false;
+  const int64_t* traffic_ = nullptr;  // while it is planned
 
   std::vector<uint8_t> crossed_;  // by pair; empty where all NICs are equal, or rows cross from where they are
   std::vector<int32_t> best_nic_;

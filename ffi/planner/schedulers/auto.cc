@@ -74,8 +74,8 @@ Auto::Auto(const Topology& topology, int64_t row_bytes)
       direct_(topology, row_bytes, false),
       spreadout_(topology, row_bytes, true),
       tiles_(MakeBalancedTiles(topology)),
-      fast_(MakeFastOn(tiles_, row_bytes)),
-      balanced_(MakeAllPairs(tiles_, row_bytes)),
+      fast_(MakeFastOn(tiles_, row_bytes, true)),
+      balanced_(MakeAllPairs(tiles_, row_bytes, true)),
       relay_(kRelayScheduler.make(topology, row_bytes)) {
   for (int32_t number = 0; number < NumSchedulers(); ++number) {
     const auto scheduler = static_cast<Scheduler>(number);
@@ -99,12 +99,10 @@ void Auto::Plan(const int64_t* traffic, const MatchingList* given) {
   looked_ = 0;
   if (topology_.servers > 1) {
     looked_ = kTileSums.Of(topology_);
-    tiles_->BeginSharing();
     tiles_->CountRowsOfDevices(true);
     tiles_->Plan(traffic);
     const Tiles::Busiest busiest = tiles_->FindBusiest();
     if (busiest.peers > 0) Compare(busiest);
-    tiles_->EndSharing();
   }
   if (best_ == nullptr) Look(Scheduler::kDirect, &direct_, 0);
 }

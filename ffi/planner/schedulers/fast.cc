@@ -18,8 +18,10 @@ namespace {
 
 class Fast final : public RailSchedule {
  public:
-  Fast(const Topology& topology, int64_t row_bytes, std::shared_ptr<Tiles> tiles)
-      : RailSchedule(topology, row_bytes, std::move(tiles)), matchings_(topology.servers), stages_(*tiles_, pricing_) {}
+  Fast(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common)
+      : RailSchedule(std::move(tiles), row_bytes, in_common),
+        matchings_(topology_.servers),
+        stages_(*tiles_, pricing_) {}
 
   void Plan(const int64_t* traffic, const MatchingList* given) override {
     PlanTiles(traffic);
@@ -51,7 +53,7 @@ void Fast::CollectSlices(int32_t stage, int32_t server, std::vector<Slice>* slic
 }
 
 std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  return MakeFastOn(MakeBalancedTiles(topology), row_bytes);
+  return MakeFastOn(MakeBalancedTiles(topology), row_bytes, false);
 }
 
 // docs/design/stage_tables.md derives this.
@@ -69,9 +71,8 @@ int64_t MaxEntries(const Topology& topology) {
 
 }  // namespace
 
-std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes) {
-  const Topology& topology = tiles->topology();
-  return std::make_unique<Fast>(topology, row_bytes, std::move(tiles));
+std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common) {
+  return std::make_unique<Fast>(std::move(tiles), row_bytes, in_common);
 }
 
 constexpr SchedulerInfo kFastScheduler = {

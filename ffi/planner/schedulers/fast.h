@@ -10,7 +10,7 @@
 
 namespace fastjax::planner {
 
-std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes);
+std::unique_ptr<Schedule> MakeFastOn(std::shared_ptr<Tiles> tiles, int64_t row_bytes, bool in_common);
 
 }  // namespace fastjax::planner
 
