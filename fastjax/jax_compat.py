@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -45,6 +45,8 @@ Axes = tuple[Hashable, ...]
 """Names of mesh axes."""
 
 ragged_dot_p = _lax.ragged_dot_general_p
+
+TreeT = TypeVar("TreeT")
 
 LoweringRule = Callable[..., Sequence[MlirValue]]
 BatchingRule = Callable[..., tuple[Any, Any]]
@@ -95,20 +97,21 @@ def with_vma(aval: Aval, axes: frozenset[Hashable]) -> Aval:
     return aval.update(manual_axis_type=aval.mat.update(varying=aval.mat.varying | axes))
 
 
-def vary_together(values: Sequence[jax.Array], axis_names: Axes) -> list[jax.Array]:
-    """Makes values vary over `axis_names` and over all that any of them varies over.
+def vary_together(values: TreeT, axis_names: Axes) -> TreeT:
+    """Makes arrays of a pytree vary over `axis_names` and over all that any of them varies over.
 
     A value that was the same on all devices gets its gradients summed over them, as it must.
     """
     if not check_vma_enabled():
-        return list(values)
-    union = frozenset(axis_names).union(*(vma(jax.typeof(v)) for v in values))
+        return values
+    union = frozenset(axis_names).union(*(vma(jax.typeof(v)) for v in jax.tree.leaves(values)))
     order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in union]
-    varied = []
-    for value in values:
+
+    def varied(value: jax.Array) -> jax.Array:
         missing = tuple(name for name in order if name not in vma(jax.typeof(value)))
-        varied.append(jax.lax.pcast(value, missing, to="varying") if missing else value)
-    return varied
+        return jax.lax.pcast(value, missing, to="varying") if missing else value
+
+    return jax.tree.map(varied, values)
 
 
 def vary_alike(values: Sequence[jax.Array]) -> bool:

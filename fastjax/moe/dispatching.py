@@ -169,7 +169,7 @@ def dispatch(
         copies,
     )
     arrangement = arrange(x, expert_ids, weights, options)
-    x, expert_ids = jax_compat.vary_together([x, expert_ids], arrangement.group.axes)
+    x, expert_ids = jax_compat.vary_together((x, expert_ids), arrangement.group.axes)
     plans = plan_dispatches([routing.check(expert_ids, num_experts)], [arrangement])
     (way,) = plans.ways
     spread = way.spread(way.start(x, weights, None), None)

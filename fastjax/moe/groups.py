@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from fastjax.traced.reverse_mode import in_reverse_mode
 
 Params = Any  # a pytree of arrays
 Function = Callable[[jax.Array, Params], jax.Array]
+_OperandsT = TypeVar("_OperandsT", bound=tuple[jax.Array, Params, Runs])
 
 
 def grouped_map(
@@ -81,9 +82,8 @@ def grouped_map(
         (made,) = _traced(function, rows, one).out_avals
         return jnp.zeros((rows.shape[0], made.shape[1]), made.dtype)
     tiles = lengths(len(rows), usual, len(group_sizes))
-    leaves, structure = jax.tree.flatten((rows, params, runs))
-    programs, captured, leaves = _programs(function, leaves, structure, tiles)
-    rows, params, runs = jax.tree.unflatten(structure, leaves)
+    programs, captured, operands = _programs(function, (rows, params, runs), tiles)
+    rows, params, runs = operands
     params = TileParams(jax.tree.leaves(params), captured)
 
     # It outlives traces in JAX's caches, so it has no traced values.
@@ -99,8 +99,8 @@ def grouped_map(
 
 
 def _programs(
-    function: Function, leaves: list[jax.Array], structure: Any, lengths: Iterable[int]
-) -> tuple[dict[int, Callable[..., ClosedJaxpr]], list[jax.Array], list[jax.Array]]:
+    function: Function, operands: _OperandsT, lengths: Iterable[int]
+) -> tuple[dict[int, Callable[..., ClosedJaxpr]], list[jax.Array], _OperandsT]:
     """What closes the function's program for each number of rows; what it captures; the operands.
 
     The latter two vary over all axes that any of them, or the result, varies over. Then cotangents
@@ -108,8 +108,8 @@ def _programs(
     """
     axes: frozenset[Any] = frozenset()
     while True:
-        leaves = jax_compat.vary_together(leaves, tuple(axes))
-        rows, params, _ = jax.tree.unflatten(structure, leaves)
+        operands = jax_compat.vary_together(operands, tuple(axes))
+        rows, params, _ = operands
         one = jax.tree.map(lambda p: p[0], params)
         programs = {length: _traced(function, rows[:length], one) for length in {*lengths}}
         closings, (captured, *others) = zip(*map(opened, programs.values()), strict=True)
@@ -118,9 +118,8 @@ def _programs(
         found = [jax.typeof(v) for v in captured] + [p.out_avals[0] for p in programs.values()]
         axes = frozenset().union(*map(jax_compat.vma, found))
         if axes <= jax_compat.vma(jax.typeof(rows)):
-            count = len(captured)
-            captured = jax_compat.vary_together([*captured, rows], ())[:count]
-            return dict(zip(programs, closings, strict=True)), captured, leaves
+            captured, _ = jax_compat.vary_together((captured, rows), ())
+            return dict(zip(programs, closings, strict=True)), captured, operands
 
 
 def _runs_of(group_sizes: jax.Array, group_rows: jax.Array | None) -> Runs:

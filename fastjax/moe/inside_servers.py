@@ -82,7 +82,7 @@ def _tokens_of(route: Route) -> jax.Array:
 @jax.named_scope("moe_to_experts")
 def send_weights(weights: jax.Array, route: Route, token: Token = None) -> Begun:
     """Sends weights, shape (tokens, k), to the rows of their experts: shape (route.rows, 1)."""
-    weights, *_ = jax_compat.vary_together([weights, route.order], route.plan.axis_name)
+    weights, _ = jax_compat.vary_together((weights, route.order), route.plan.axis_name)
     return send(route.by_expert(weights[..., None]), route.there, token)
 
 
@@ -142,10 +142,8 @@ def add_up(
         return _sums(rows, factors, route, wide, token).rows()
     if factors is None:
         return linear.apply(Summed(wide), (rows,), route)[0]
-    leaves, structure = jax.tree.flatten((rows, factors, route))
-    leaves = jax_compat.vary_together(leaves, route.plan.axis_name)
-    rows, factors, route = jax.tree.unflatten(structure, leaves)
-    return _weighted(*in_reverse_mode((rows, factors)), route)
+    operands = jax_compat.vary_together((rows, factors, route), route.plan.axis_name)
+    return _weighted(*in_reverse_mode(operands))
 
 
 @jax.custom_vjp
@@ -194,5 +192,5 @@ def _integer_sums(
     """Sums of integers, which exchanges do not sum, and which have no gradients."""
     rows = rows.astype(wide)
     rows = rows if weights is None else rows * weights.astype(wide)
-    rows, *_ = jax_compat.vary_together([rows, route.order], route.plan.axis_name)
+    rows, _ = jax_compat.vary_together((rows, route.order), route.plan.axis_name)
     return route.by_choice(send(rows, route.back, None).rows()).sum(1)

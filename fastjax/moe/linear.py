@@ -48,9 +48,7 @@ def apply(linear: Map, operands: Arrays, way: Way) -> Arrays:
 
     Cotangents that nobody wants, or that are known to be zero, are not sent.
     """
-    leaves, structure = jax.tree.flatten((operands, way))
-    leaves = jax_compat.vary_together(leaves, way.plan.axis_name)
-    operands, way = jax.tree.unflatten(structure, leaves)
+    operands, way = jax_compat.vary_together((operands, way), way.plan.axis_name)
     return _applied(linear, in_reverse_mode(operands), way)
 
 

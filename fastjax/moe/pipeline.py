@@ -70,9 +70,8 @@ def run(
         return one_chunk(x[0], each, plans.ways[0], experts, params)
     params, captured = params
     values = _Values(tuple(x), None if weights is None else tuple(weights), params)
-    leaves, structure = jax.tree.flatten((values, tuple(plans.ways), plans.token))
-    leaves = jax_compat.vary_together(leaves, plans.ways[0].arrangement.group.axes)
-    values, *rest = jax.tree.unflatten(structure, leaves)
+    operands = values, tuple(plans.ways), plans.token
+    values, *rest = jax_compat.vary_together(operands, plans.ways[0].arrangement.group.axes)
     values = in_reverse_mode(values._replace(params=(values.params, captured)))
     results = jax_compat.with_symbolic_zeros(functools.partial(_run, experts), values, *rest)
     return jnp.concatenate(results)

@@ -92,9 +92,8 @@ def closed(
     programs, captured, any_effects = {}, {}, False
     for rows in {arrangement.experts.rows for arrangement in arrangements}:
         example = jnp.zeros((rows, x.shape[1]), x.dtype)
-        leaves, structure = jax.tree.flatten((example, sizes, sizes, params))
-        *leaves, _ = jax_compat.vary_together([*leaves, x], arrangements[0].group.axes)
-        examples = jax.tree.unflatten(structure, leaves)
+        examples = example, sizes, sizes, params
+        *examples, _ = jax_compat.vary_together((*examples, x), arrangements[0].group.axes)
         program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
         close, captured[rows] = opened(program)
         programs[rows] = close, jax.tree.structure(made)

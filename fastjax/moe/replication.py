@@ -59,7 +59,7 @@ def part_of(array: jax.Array, filling: int, length: int, axes: Axes) -> jax.Arra
     """This device's part, of so many rows, of an array of all tokens, filled up behind the last."""
     missing = length * jax.lax.axis_size(axes) - len(array)
     array = jnp.pad(array, ((0, missing), (0, 0)), constant_values=filling)
-    array, first = jax_compat.vary_together([array, jax.lax.axis_index(axes) * length], axes)
+    array, first = jax_compat.vary_together((array, jax.lax.axis_index(axes) * length), axes)
     return jax.lax.dynamic_slice_in_dim(array, first, length)
 
 

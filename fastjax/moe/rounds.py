@@ -224,9 +224,7 @@ def further(
       values: of these, which may have derivatives: tokens, weights, params, and the captured values
         of the experts.
     """
-    leaves, structure = jax.tree.flatten(values)
-    leaves = jax_compat.vary_together(leaves, ())
-    floats, others, joined = types.split(jax.tree.unflatten(structure, leaves))
+    floats, others, joined = types.split(jax_compat.vary_together(values, ()))
 
     def of_round(number: jax.Array, floats: Sequence[jax.Array], constants: Any) -> jax.Array:
         of_tokens, others, chosen = constants

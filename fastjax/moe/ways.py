@@ -369,7 +369,7 @@ def add_up(choices: jax.Array, each: jax.Array) -> jax.Array:
 def _weights_of(weights: Weights, route: Route, dtype: np.dtype) -> jax.Array:
     """The weight of each choice; 0 of those that go nowhere, whose weights may be anything."""
     each = jnp.ones(route.kept.shape, dtype) if weights is None else weights
-    each, kept = jax_compat.vary_together([each, route.kept], route.plan.axis_name)
+    each, kept = jax_compat.vary_together((each, route.kept), route.plan.axis_name)
     return jnp.where(kept, each, 0)
 
 

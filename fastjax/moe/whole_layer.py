@@ -188,7 +188,8 @@ def _run(
 ) -> tuple[jax.Array, LayerStats]:
     tokens, top_k = expert_ids.shape
     whole = arrange(x, expert_ids, weights, options)
-    x, expert_ids, weights, params = _varying(whole, x, expert_ids, weights, params)
+    given = x, expert_ids, weights, params
+    x, expert_ids, weights, params = jax_compat.vary_together(given, whole.group.axes)
     chunks = options.chunks
     if jax_compat.leaves_axes_to_xla():
         chunks = 1
@@ -235,12 +236,6 @@ def _run(
     return result, _stats(first, room, group)
 
 
-def _varying(whole: Arrangement, *arrays: Any) -> Any:
-    """Pytrees of arrays, all varying over the axes that experts are spread over."""
-    leaves, structure = jax.tree.flatten(arrays)
-    return jax.tree.unflatten(structure, jax_compat.vary_together(leaves, whole.group.axes))
-
-
 def _run_replicated(
     options: Options,
     experts: Experts,
@@ -259,7 +254,7 @@ def _run_replicated(
     count = whole.experts.count
     expert_rows = routing.count(routing.check(expert_ids, count).experts, count)
     if replication.is_summed(whole, x, expert_ids.shape[1]):
-        given = _varying(whole, x, expert_ids, weights, params)
+        given = jax_compat.vary_together((x, expert_ids, weights, params), axes)
         result, rows = replication.summed(*given, experts=experts, whole=whole)
         copies, nothing = jnp.zeros_like(rows), jnp.zeros((), jnp.int32)
         stats = LayerStats(rows, rows, nothing, copies, copies + 1)
@@ -279,7 +274,7 @@ def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
         expert_rows, dropped = room.expert_rows, room.dropped
     rows, copies = (look_up(array, group.position()) for array in first.computed)
     stats = LayerStats(expert_rows, rows, dropped, copies, rounds)
-    return LayerStats(*jax_compat.vary_together(stats, group.axes))
+    return jax_compat.vary_together(stats, group.axes)
 
 
 def _bytes_of_one(params: Params) -> int:

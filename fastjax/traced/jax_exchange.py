@@ -180,7 +180,7 @@ def _slice_by_slice(
     entries = input_offsets.shape[0]
     each = entries // ring.size  # slices for one peer
     numbers = jnp.arange(entries)
-    (zeros,) = jax_compat.vary_together([jnp.zeros_like(base)], _axes_of(base, ring))
+    zeros, *_ = jax_compat.vary_together((jnp.zeros_like(base), base), ring.axes)
 
     def add(iteration: jax.Array, total: jax.Array) -> jax.Array:
         distance, update = iteration // each, iteration % each
@@ -197,10 +197,6 @@ def _slice_by_slice(
     return jnp.where(_by_row(returned, base), total, base)
 
 
-def _axes_of(value: jax.Array, ring: _Ring) -> Axes:
-    return tuple({*ring.axes, *jax_compat.vma(jax.typeof(value))})
-
-
 def _overlap(starts: jax.Array, sizes: jax.Array) -> jax.Array:
     """Whether any two slices have a row in common."""
     starts, sizes = jax.lax.sort((jnp.where(sizes > 0, starts, 0), sizes), num_keys=1)
@@ -211,7 +207,7 @@ def _overlap(starts: jax.Array, sizes: jax.Array) -> jax.Array:
 def _anywhere(here: jax.Array, axes: Axes) -> jax.Array:
     """Whether it is so on any device of the mesh: all devices take one branch."""
     everywhere = jax_compat.manual_axes(axes)
-    (here,) = jax_compat.vary_together([here.astype(jnp.int32)], everywhere)
+    here = jax_compat.vary_together(here.astype(jnp.int32), everywhere)
     return jax.lax.pmax(here, everywhere) > 0
 
 

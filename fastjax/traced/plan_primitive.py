@@ -74,7 +74,7 @@ def bind_plan(
 ) -> list[jax.Array]:
     """Plans and gathers; see `PlanParams`. Time-out and fallback are by default as they are now."""
     now = config.current()
-    (counts,) = jax_compat.vary_together([counts], axes)
+    counts = jax_compat.vary_together(counts, axes)
     return plan_ragged_all_to_all_p.bind(
         counts,
         axis_name=axes,
