@@ -87,8 +87,7 @@ class Arrangement:
     @property
     def crossing(self) -> ExchangeGroup:
         """The devices, and what the planner is told of rows that cross once."""
-        spec = dataclasses.replace(self.group.spec, row_bytes=self.crossing_bytes)
-        return dataclasses.replace(self.group, spec=spec)
+        return self.group.told(row_bytes=self.crossing_bytes)
 
     @property
     def inside(self) -> Arrangement:
@@ -156,7 +155,7 @@ def arrange(
     if balance is not None:
         described += f", copies={balance.copies}"
     return Arrangement(
-        group=ExchangeGroup(axes, groups, spec).described(described),
+        group=ExchangeGroup(axes, groups, spec).told(layer=described),
         experts=experts,
         wire=wire_dtype,
         payload_dtype=options.payload_dtype,

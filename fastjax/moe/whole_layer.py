@@ -195,7 +195,7 @@ def _run(
         chunks = 1
     elif chunks is None:
         chunks = chunks_of(whole, tokens, top_k, options.seconds_per_row)
-    group = whole.group.described(f"{whole.group.spec.layer}, chunks={chunks}")
+    group = whole.group.told(layer=f"{whole.group.spec.layer}, chunks={chunks}")
     whole = dataclasses.replace(whole, group=group)
     slices, arrangements = zip(*_cut(whole, tokens, top_k, chunks, options), strict=True)
     later = arrange_further(whole, arrangements, tokens, top_k)

@@ -13,9 +13,12 @@ from jax.interpreters import ad
 from fastjax import jax_compat
 from fastjax.errors import UnsupportedError
 from fastjax.jax_compat import Tangent
-from fastjax.traced.exchange_primitive import PLANNED, ExchangeParams, fast_ragged_all_to_all_p
-from fastjax.traced.plan import ExchangeGroup
-from fastjax.traced.plan_primitive import bind_plan
+from fastjax.traced.exchange_primitive import (
+    PLANNED,
+    ExchangeParams,
+    fast_ragged_all_to_all_p,
+    group_of,
+)
 from fastjax.traced.slices import covered, landings_of
 
 # Gradients of rows that were sent to several devices are added up, in these types.
@@ -38,9 +41,8 @@ def jvp(
         raise UnsupportedError("an exchange by indices has no derivatives of its own.")
     if not params["operands"] and not params["drop"]:  # whose plan is of the rows that are left
         # For the value and its gradient together: the way back is the same plan, backwards.
-        axes, groups = params["axis_name"], params["axis_index_groups"]
         limits = {"timeout_ms": params["timeout_ms"], "fallback": params["fallback"]}
-        rest += bind_plan(rest[1], axes, groups, params["spec"], **limits)
+        rest.append(group_of(params).plan(rest[1], **limits).table)
         params["operands"] = PLANNED
     result = fast_ragged_all_to_all_p.bind(source, base, *rest, **params)
     result_dot = fast_ragged_all_to_all_p.bind(
@@ -98,10 +100,9 @@ def _base_cotangent(
     elif params["reverse"]:
         landed = covered(input_offsets, send_sizes, ct.shape[0])
     else:
-        axes, groups = params["axis_name"], params["axis_index_groups"]
+        group = group_of(params)
         offsets = output_offsets.astype(jnp.int32)  # of as many rows as `covered` takes
-        group = ExchangeGroup(axes, groups, params["spec"])
         (everyone,) = group.gather([offsets], timeout_ms=params["timeout_ms"])
-        landed = covered(landings_of(everyone, axes, groups), recv_sizes, ct.shape[0])
+        landed = covered(landings_of(everyone, group), recv_sizes, ct.shape[0])
     landed = landed.reshape((-1,) + (1,) * (ct.ndim - 1))
     return jnp.where(landed, jnp.zeros((), ct.dtype), ct)

@@ -14,6 +14,7 @@ from fastjax import config, handlers, jax_compat
 from fastjax.traced import automatic_axes, custom_calls, fallback, jax_exchange
 from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import EXCHANGE
+from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.plan_spec import PlanSpec
 
 
@@ -89,6 +90,11 @@ def params_now(
         "fallback": now.fallback,
         "started": started,
     }
+
+
+def group_of(params: ExchangeParams) -> ExchangeGroup:
+    """The devices that exchange."""
+    return ExchangeGroup(params["axis_name"], params["axis_index_groups"], params["spec"])
 
 
 def operand_names(params: ExchangeParams) -> tuple[str, ...]:
@@ -170,9 +176,8 @@ def exchange_attributes(
 def _in_jax(params: ExchangeParams, *operands: jax.Array) -> jax.Array:
     """The same on other platforms."""
     given = dict(zip(operand_names(params), operands, strict=True))
-    axes, groups = params["axis_name"], params["axis_index_groups"]
     options = {"reverse": params["reverse"], "drop": params["drop"]}
-    return jax_exchange.exchange(given, axes, groups, **options)
+    return jax_exchange.exchange(given, group_of(params), **options)
 
 
 def _on_gpus(params: ExchangeParams, *operands: jax.Array) -> jax.Array:

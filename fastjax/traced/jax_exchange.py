@@ -7,7 +7,6 @@ sizes is not looked for. Rows that indices name are copied first.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -16,74 +15,57 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive, primitives
 
 from fastjax import jax_compat
-from fastjax.traced.axes import Axes, Groups, position
+from fastjax.jax_compat import Axes
 from fastjax.traced.contract import Metadata
 from fastjax.traced.nonnegative import look_up
+from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.slices import covered, landings
 
 # JAX's own, also while `swap_ragged_all_to_all` has ours in its place.
 _ragged_all_to_all = functools.partial(Primitive.bind, primitives.ragged_all_to_all_p)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Ring:
-    """The devices that exchange, and where this one is among them."""
-
-    axes: Axes
-    groups: Groups
-
-    @property
-    def size(self) -> int:
-        return jax.lax.axis_size(self.axes) if self.groups is None else len(self.groups[0])
-
-    @property
-    def position(self) -> jax.Array:
-        return position(self.axes, self.groups)
-
-
 def exchange(
-    operands: Mapping[str, jax.Array], axes: Axes, groups: Groups, *, reverse: bool, drop: bool
+    operands: Mapping[str, jax.Array], group: ExchangeGroup, *, reverse: bool, drop: bool
 ) -> jax.Array:
     """What the primitive `fast_ragged_all_to_all_p` does, without a plan.
 
     Args:
       operands: of the primitive, by name; a stage table is not used.
-      axes: mesh axes.
-      groups: groups of their positions.
+      group: the devices that exchange.
       reverse: whether rows travel from output space to operand space, and are summed there.
       drop: whether rows out of range are dropped.
     """
     source, base = operands["source"], operands["base"]
     way: Metadata[jax.Array] = Metadata(*(operands[name] for name in Metadata._fields))
-    ring = _Ring(axes, groups)
     if "indices" not in operands:
-        return _exchange(source, base, way, ring, reverse=reverse, drop=drop)
+        return _exchange(source, base, way, group, reverse=reverse, drop=drop)
     if reverse:
-        return _summed_by_index(operands, way, ring)
+        return _summed_by_index(operands, way, group)
     copies = source.at[operands["indices"]].get(mode="fill", fill_value=0)
-    return _exchange(copies, base, way, ring)
+    return _exchange(copies, base, way, group)
 
 
 def _exchange(
     source: jax.Array,
     base: jax.Array,
     way: Metadata[jax.Array],
-    ring: _Ring,
+    group: ExchangeGroup,
     *,
     reverse: bool = False,
     drop: bool = False,
 ) -> jax.Array:
     """Without indices."""
-    source, base, *metadata = jax_compat.vary_together([source, base, *way], ring.axes)
+    source, base, *metadata = jax_compat.vary_together([source, base, *way], group.axes)
     way = Metadata(*_of_one_type(metadata))
     if drop:
         rows = (base.shape[0], source.shape[0]) if reverse else (source.shape[0], base.shape[0])
-        way = _within(way, *rows, ring)
-    return _backward(source, base, way, ring) if reverse else _forward(source, base, way, ring)
+        way = _within(way, *rows, group)
+    return _backward(source, base, way, group) if reverse else _forward(source, base, way, group)
 
 
 def _summed_by_index(
-    operands: Mapping[str, jax.Array], way: Metadata[jax.Array], ring: _Ring
+    operands: Mapping[str, jax.Array], way: Metadata[jax.Array], group: ExchangeGroup
 ) -> jax.Array:
     """Rows are returned, each for itself, and then those of one index are summed."""
     rows, base, indices = operands["source"], operands["base"], operands["indices"]
@@ -92,7 +74,7 @@ def _summed_by_index(
     if factors.shape[0] > 0:
         rows = rows * _by_row(factors, rows).astype(base.dtype)
     each = jnp.zeros_like(base, shape=(indices.shape[0], *base.shape[1:]))
-    each = _exchange(rows, each, way, ring, reverse=True)
+    each = _exchange(rows, each, way, group, reverse=True)
     returned = covered(way.input_offsets, way.send_sizes, indices.shape[0])
     if entries.shape[0] > 0:
         sums = look_up(each, entries, unique=True).sum(1)
@@ -105,7 +87,7 @@ def _summed_by_index(
 
 
 def _within(
-    way: Metadata[jax.Array], operand_rows: int, output_rows: int, ring: _Ring
+    way: Metadata[jax.Array], operand_rows: int, output_rows: int, group: ExchangeGroup
 ) -> Metadata[jax.Array]:
     """Slices of the rows that lie in both arrays."""
     limit = max(operand_rows, output_rows) + 1  # so that nothing overflows
@@ -113,7 +95,7 @@ def _within(
     first = jnp.maximum(0, jnp.maximum(-taken, -landing))
     end = jnp.minimum(sent, jnp.minimum(operand_rows - taken, output_rows - landing))
     sizes = jnp.maximum(0, end - first)
-    arriving = landings(sizes, ring.axes, ring.groups)
+    arriving = landings(sizes, group)
     return Metadata(taken + first, sizes, landing + first, arriving)
 
 
@@ -124,12 +106,12 @@ def _of_one_type(metadata: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def _forward(
-    source: jax.Array, base: jax.Array, way: Metadata[jax.Array], ring: _Ring
+    source: jax.Array, base: jax.Array, way: Metadata[jax.Array], group: ExchangeGroup
 ) -> jax.Array:
-    if ring.size == 1:  # TPUs refuse groups of one device
+    if group.size == 1:  # TPUs refuse groups of one device
         return _alone(source, base, way)
     return _ragged_all_to_all(
-        source, base, *way, axis_name=ring.axes, axis_index_groups=ring.groups
+        source, base, *way, axis_name=group.axes, axis_index_groups=group.groups
     )
 
 
@@ -146,24 +128,24 @@ def _alone(source: jax.Array, base: jax.Array, way: Metadata[jax.Array]) -> jax.
 
 
 def _backward(
-    source: jax.Array, base: jax.Array, way: Metadata[jax.Array], ring: _Ring
+    source: jax.Array, base: jax.Array, way: Metadata[jax.Array], group: ExchangeGroup
 ) -> jax.Array:
     """Returns rows to operand space, and sums those that are returned to one row."""
     back = Metadata(
-        landings(way.output_offsets, ring.axes, ring.groups),
+        landings(way.output_offsets, group),
         way.recv_sizes,
-        landings(way.input_offsets, ring.axes, ring.groups),
+        landings(way.input_offsets, group),
         way.send_sizes,
     )
 
     def apart() -> jax.Array:
-        return _forward(source, base, back, ring)
+        return _forward(source, base, back, group)
 
     def summed() -> jax.Array:
-        return _slice_by_slice(source, base, way.input_offsets, back, ring)
+        return _slice_by_slice(source, base, way.input_offsets, back, group)
 
     shared = _overlap(way.input_offsets, way.send_sizes)
-    return jax.lax.cond(_anywhere(shared, ring.axes), summed, apart)
+    return jax.lax.cond(_anywhere(shared, group.axes), summed, apart)
 
 
 def _slice_by_slice(
@@ -171,26 +153,26 @@ def _slice_by_slice(
     base: jax.Array,
     input_offsets: jax.Array,
     back: Metadata[jax.Array],
-    ring: _Ring,
+    group: ExchangeGroup,
 ) -> jax.Array:
     """As many exchanges as there are slices, each of one slice from and to every device.
 
     `jax.lax.ragged_all_to_all` would write rows that are returned to one place over each other.
     """
     entries = input_offsets.shape[0]
-    each = entries // ring.size  # slices for one peer
-    numbers = jnp.arange(entries)
-    zeros, *_ = jax_compat.vary_together((jnp.zeros_like(base), base), ring.axes)
+    each = entries // group.size  # slices for one peer
+    numbers, me = jnp.arange(entries), group.position()
+    zeros, *_ = jax_compat.vary_together((jnp.zeros_like(base), base), group.axes)
 
     def add(iteration: jax.Array, total: jax.Array) -> jax.Array:
         distance, update = iteration // each, iteration % each
-        to = (ring.position - distance) % ring.size
-        origin = (ring.position + distance) % ring.size
+        to = (me - distance) % group.size
+        origin = (me + distance) % group.size
         one = back._replace(
             send_sizes=jnp.where(numbers == to * each + update, back.send_sizes, 0),
             recv_sizes=jnp.where(numbers == origin * each + update, back.recv_sizes, 0),
         )
-        return total + _forward(source, zeros, one, ring)
+        return total + _forward(source, zeros, one, group)
 
     total = jax.lax.fori_loop(0, entries, add, zeros)
     returned = covered(input_offsets, back.recv_sizes, base.shape[0])

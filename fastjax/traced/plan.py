@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax import _core
+from fastjax import _core, config, jax_compat
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import (
@@ -22,7 +22,7 @@ from fastjax.traced.axes import (
     resolve_axis,
 )
 from fastjax.traced.nonnegative import is_identity, look_up
-from fastjax.traced.plan_primitive import bind_plan
+from fastjax.traced.plan_primitive import plan_ragged_all_to_all_p
 from fastjax.traced.plan_spec import PlanSpec, make_spec
 
 
@@ -110,15 +110,18 @@ class ExchangeGroup:
     groups: Groups
     spec: PlanSpec
 
-    def described(self, layer: str) -> ExchangeGroup:
-        """The same; messages say of the layer what it does."""
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, layer=layer))
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.spec.rank_of)
+
+    def told(self, **changes: Any) -> ExchangeGroup:
+        """The same, whose planner is told something else; see `PlanSpec`."""
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
 
     def of_choices(self, *chosen: jax.Array) -> ExchangeGroup:
         """The same; statistics count these choices, of shape (tokens, k) each."""
-        tokens, top_k = sum(map(len, chosen)), chosen[0].shape[1]
-        spec = dataclasses.replace(self.spec, tokens=tokens, top_k=top_k)
-        return dataclasses.replace(self, spec=spec)
+        return self.told(tokens=sum(map(len, chosen)), top_k=chosen[0].shape[1])
 
     def position(self) -> jax.Array:
         """That of this device."""
@@ -129,15 +132,16 @@ class ExchangeGroup:
         own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
         return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
 
-    def plan(self, send_sizes: jax.Array, experts: int = 0) -> TracedPlan:
+    def plan(self, send_sizes: jax.Array, experts: int = 0, **limits: Any) -> TracedPlan:
         """The plan of an exchange of sizes that are right in shape and type.
 
         Args:
           send_sizes: as `plan_ragged_all_to_all` takes them.
           experts: of an MoE layer, for messages: its sizes may be minus an expert id that is out of
             range.
+          **limits: timeout_ms and fallback; those of the options if left out.
         """
-        (table,) = self._bind(send_sizes, experts)
+        (table,) = self._bind(send_sizes, experts, **limits)
         return TracedPlan(table, self.spec, self.axes, self.groups)
 
     def plan_and_gather(
@@ -174,11 +178,33 @@ class ExchangeGroup:
         told = {"servers": servers, "timeout_ms": timeout_ms, "plans": False, "gathers": True}
         with jax.named_scope("gather_counts"):
             (gathered,) = self._bind(together.reshape(-1), experts, **told)
-        gathered = gathered.reshape(len(self.spec.rank_of), *together.shape)
+        gathered = gathered.reshape(self.size, *together.shape)
         return [gathered[:, number] for number in range(len(counts))]
 
-    def _bind(self, counts: jax.Array, experts: int, **told: Any) -> list[jax.Array]:
-        return bind_plan(counts, self.axes, self.groups, self.spec, experts=experts, **told)
+    def _bind(
+        self,
+        counts: jax.Array,
+        experts: int,
+        *,
+        servers: int = 0,
+        timeout_ms: int | None = None,
+        fallback: str | None = None,
+        plans: bool = True,
+        gathers: bool = False,
+    ) -> list[jax.Array]:
+        now = config.current()
+        return plan_ragged_all_to_all_p.bind(
+            jax_compat.vary_together(counts, self.axes),
+            axis_name=self.axes,
+            axis_index_groups=self.groups,
+            spec=self.spec,
+            timeout_ms=timeout_ms or now.timeout_ms,
+            experts=experts,
+            servers=servers,
+            fallback=fallback or now.fallback,
+            plans=plans,
+            gathers=gathers,
+        )
 
 
 def planning_count() -> int:

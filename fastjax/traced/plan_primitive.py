@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 
-from fastjax import config, handlers, jax_compat
+from fastjax import handlers, jax_compat
 from fastjax.traced import automatic_axes, custom_calls
 from fastjax.traced import fallback as fallbacks
 from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
@@ -57,36 +57,6 @@ Returns the device's stage table, where it plans; then, where it gathers, the co
 by position, shape (devices * counts,).
 """
 plan_ragged_all_to_all_p.multiple_results = True
-
-
-def bind_plan(
-    counts: jax.Array,
-    axes: Axes,
-    groups: Groups,
-    spec: PlanSpec,
-    *,
-    experts: int = 0,
-    servers: int = 0,
-    timeout_ms: int | None = None,
-    fallback: str | None = None,
-    plans: bool = True,
-    gathers: bool = False,
-) -> list[jax.Array]:
-    """Plans and gathers; see `PlanParams`. Time-out and fallback are by default as they are now."""
-    now = config.current()
-    counts = jax_compat.vary_together(counts, axes)
-    return plan_ragged_all_to_all_p.bind(
-        counts,
-        axis_name=axes,
-        axis_index_groups=groups,
-        spec=spec,
-        timeout_ms=timeout_ms or now.timeout_ms,
-        experts=experts,
-        servers=servers,
-        fallback=fallback or now.fallback,
-        plans=plans,
-        gathers=gathers,
-    )
 
 
 @plan_ragged_all_to_all_p.def_abstract_eval

@@ -6,23 +6,22 @@ import jax
 import jax.numpy as jnp
 
 from fastjax.errors import ArgumentError
-from fastjax.traced.axes import Axes, Groups, position
+from fastjax.traced.plan import ExchangeGroup
 
 
-def landings(output_offsets: jax.Array, axes: Axes, groups: Groups) -> jax.Array:
+def landings(output_offsets: jax.Array, group: ExchangeGroup) -> jax.Array:
     """Where what arrives here lands: the offsets that others have for this device."""
-    if groups is None:
-        return jax.lax.all_to_all(output_offsets, axes, 0, 0, tiled=True)
+    if group.groups is None:
+        return jax.lax.all_to_all(output_offsets, group.axes, 0, 0, tiled=True)
     # JAX has no vmap of an all_to_all with groups.
-    everyone = jax.lax.all_gather(output_offsets, axes, axis_index_groups=groups)
-    return landings_of(everyone, axes, groups)
+    everyone = jax.lax.all_gather(output_offsets, group.axes, axis_index_groups=group.groups)
+    return landings_of(everyone, group)
 
 
-def landings_of(everyone: jax.Array, axes: Axes, groups: Groups) -> jax.Array:
+def landings_of(everyone: jax.Array, group: ExchangeGroup) -> jax.Array:
     """The same, of the offsets of all devices, by position."""
-    size = everyone.shape[0]
-    for_each = everyone.reshape(size, size, -1)
-    return jnp.take(for_each, position(axes, groups), axis=1).reshape(-1)
+    for_each = everyone.reshape(group.size, group.size, -1)
+    return jnp.take(for_each, group.position(), axis=1).reshape(-1)
 
 
 def covered(starts: jax.Array, sizes: jax.Array, rows: int) -> jax.Array:
