@@ -26,25 +26,26 @@ from fastjax.moe.routing import Choices
 from fastjax.moe.servers import Servers
 from fastjax.moe.ways import Experts, one_chunk
 from fastjax.traced.after import after
-from fastjax.traced.batch_max import batch_max
 from fastjax.traced.nonnegative import look_up, permuted, quotient
 from fastjax.traced.reverse_mode import in_reverse_mode
 
 
-class Rounds(NamedTuple):
-    """In which rounds tokens go.
+@jax.custom_batching.custom_vmap
+def batch_max(value: jax.Array) -> jax.Array:
+    """The value; under `vmap`, the largest of the batch for all of it.
 
-    Attributes:
-      of_tokens: int32, shape (tokens,): the round of each token, from 0.
-      number: int32: how many there are, the same on all devices that exchange with each other.
+    A batch exchanges as one, so all of it must go through a `cond` or a loop in the same way.
     """
+    return value
 
-    of_tokens: jax.Array
-    number: jax.Array
+
+@batch_max.def_vmap
+def _batch_max_of_batch(_size: int, _batched: Any, value: jax.Array) -> tuple[jax.Array, bool]:
+    return batch_max(value.max(0)), False
 
 
 class Computed(NamedTuple):
-    """What devices do in all rounds: int32, shape (devices,) each, by position.
+    """What devices do in rounds: int32, shape (devices,) each, by position.
 
     Attributes:
       rows: that each computes.
@@ -55,56 +56,56 @@ class Computed(NamedTuple):
     copies: jax.Array
 
 
-class First(NamedTuple):
-    """The first round.
+class Rounds(NamedTuple):
+    """In which rounds tokens go.
 
     Attributes:
-      plans: of each chunk.
-      expert_rows: rows of all rounds that all devices send to each expert, shape (num_experts,).
-      computed: in all rounds.
-      rounds: None where all tokens always find room.
+      of_tokens: int32, shape (tokens,): the round of each token of each chunk, from 0.
+      number: int32: how many there are, the same on all devices that exchange with each other.
+      computed: in all of them.
     """
 
-    plans: Plans
-    expert_rows: jax.Array
+    of_tokens: list[jax.Array]
+    number: jax.Array
     computed: Computed
-    rounds: Rounds | None
 
 
 def plan_first(
     choices: Sequence[Choices],
     arrangements: Sequence[Arrangement],
     levelled: Levelled | None = None,
-) -> First:
+) -> tuple[Plans, jax.Array, Rounds]:
     """Plans the first round of each chunk of tokens; see `plan_dispatches`.
 
     The devices plan for all tokens, as if there were room. Only if there is not, which all know
     from the counts that come with the plan, do they count parts of their tokens, and plan again.
+
+    Returns:
+      The plans; the rows of all rounds that all devices send to each expert, shape (num_experts,);
+      and the rounds.
     """
     plans = plan_dispatches(choices, arrangements, levelled)
     expert_rows = jnp.stack([way.room.expert_rows for way in plans.ways]).sum(0, dtype=jnp.int32)
     device_rows = jnp.stack([way.room.device_rows for way in plans.ways])
     rows = device_rows.sum(0, dtype=jnp.int32)
     computed = Computed(rows, _copies(plans.levelled, arrangements[0].servers, rows))
+    zeros = [jnp.zeros_like(chunk.experts[:, 0]) for chunk in choices]
     if not any(arrangement.experts.may_overflow for arrangement in arrangements):
-        return First(plans, expert_rows, computed, None)
+        return plans, expert_rows, Rounds(zeros, jnp.ones((), jnp.int32), computed)
     rooms = np.array([a.experts.available for a in arrangements], np.int32)
     over = batch_max((device_rows.max(-1) > rooms).any())
-    zero = jnp.concatenate([jnp.zeros_like(chunk.experts[:, 0]) for chunk in choices])
-    at_once = plans, computed, Rounds(zero, jnp.ones_like(over, jnp.int32))
+    at_once = plans, Rounds(zeros, jnp.ones_like(over, jnp.int32), computed)
 
-    def in_rounds() -> Any:
-        of_chunks, number, computed = _divide(choices, arrangements)
+    def in_rounds() -> tuple[Plans, Rounds]:
+        rounds = _divide(choices, arrangements)
         first = [
             chunk.only(of_tokens[:, None] == 0, arrangements[0].experts.count)
-            for of_tokens, chunk in zip(of_chunks, choices, strict=True)
+            for of_tokens, chunk in zip(rounds.of_tokens, choices, strict=True)
         ]
-        rounds = Rounds(jnp.concatenate(of_chunks), number)
-        return plan_dispatches(first, arrangements), computed, rounds
+        return plan_dispatches(first, arrangements), rounds
 
-    made = checkpoint.named(jax.lax.cond(over, in_rounds, lambda: at_once))
-    plans, computed, rounds = made
-    return First(plans, expert_rows, computed, rounds)
+    plans, rounds = checkpoint.named(jax.lax.cond(over, in_rounds, lambda: at_once))
+    return plans, expert_rows, rounds
 
 
 def _copies(levelled: Levelled | None, servers: Servers, rows: jax.Array) -> jax.Array:
@@ -115,16 +116,11 @@ def _copies(levelled: Levelled | None, servers: Servers, rows: jax.Array) -> jax
     return permuted(used, np.array(servers.rank_of))
 
 
-def _divide(
-    choices: Sequence[Choices], arrangements: Sequence[Arrangement]
-) -> tuple[list[jax.Array], jax.Array, Computed]:
+def _divide(choices: Sequence[Choices], arrangements: Sequence[Arrangement]) -> Rounds:
     """Divides tokens into rounds, each of consecutive tokens of a device's chunk.
 
     A chunk's tokens are cut into parts that find room whatever they choose, and as many parts as
     find room together go in one round.
-
-    Returns:
-      The round of each chunk's tokens, how many rounds there are, and what is computed in them.
     """
     group, experts = arrangements[0].group, arrangements[0].experts
     devices, count = len(arrangements[0].servers.rank_of), experts.count
@@ -152,7 +148,7 @@ def _divide(
     start = _fill(nothing, jnp.zeros_like(rows[0]), before, arrangements)
     last, rounds = jax.lax.scan(take, start, rows)
     of_tokens = [look_up(rounds, part) for part in part_of]
-    return of_tokens, batch_max(last.number + 1), last.computed
+    return Rounds(of_tokens, batch_max(last.number + 1), last.computed)
 
 
 class _Round(NamedTuple):
@@ -235,7 +231,7 @@ def further(
         params = plans.params(params, arrangement), captured
         return one_chunk(x, weights, plans.ways[0], experts, params)
 
-    constants = rounds.of_tokens, others, chosen
+    constants = jnp.concatenate(rounds.of_tokens), others, chosen
     with jax.named_scope("moe_round"):
         return _summed(of_round, in_reverse_mode(floats), constants, rounds.number)
 

@@ -17,13 +17,12 @@ from fastjax import jax_compat
 from fastjax.moe import arguments, pipeline, programs, replication, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, chunks_of, room_for
 from fastjax.moe.groups import grouped_map, padded
-from fastjax.moe.planning import Room, find_room
-from fastjax.moe.rounds import First, arrange_further, further, in_turn, plan_first
+from fastjax.moe.planning import find_room
+from fastjax.moe.rounds import arrange_further, further, in_turn, plan_first
 from fastjax.moe.ways import Experts, Params
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.nonnegative import look_up
-from fastjax.traced.plan import ExchangeGroup
 
 
 @arguments.with_buffer_factor
@@ -217,23 +216,25 @@ def _run(
     of_chunks = [
         routing.Choices(choices.experts[at], w) for at, w in zip(slices, wrong, strict=True)
     ]
-    first = plan_first(of_chunks, arrangements, levelled)
-    plans = first.plans
+    plans, expert_rows, rounds = plan_first(of_chunks, arrangements, levelled)
     copied = plans.params(params, whole)
     if captured is not None:
         copied = copied, captured
     made = None
-    if later is not None and first.rounds is not None:
+    if later is not None:
         values = x, weights, params, captured
-        made = further(later, first.rounds, experts, choices.experts, values)
+        made = further(later, rounds, experts, choices.experts, values)
         made, x = in_turn(made, x)
     each = None if weights is None else [weights[at] for at in slices]
     result = pipeline.run([x[at] for at in slices], each, plans, experts, copied)
     if made is not None:
         result += made
-    if room is None and whole.experts.may_drop:
-        room = plans.ways[0].room
-    return result, _stats(first, room, group)
+    dropped = plans.ways[0].room.dropped
+    if room is not None:  # of all chunks
+        expert_rows, dropped = room.expert_rows, room.dropped
+    rows, copies = (look_up(array, group.position()) for array in rounds.computed)
+    stats = LayerStats(expert_rows, rows, dropped, copies, rounds.number)
+    return result, jax_compat.vary_together(stats, group.axes)
 
 
 def _run_replicated(
@@ -263,18 +264,6 @@ def _run_replicated(
         result = replication.gathered(result, len(x), axes)
         stats = stats._replace(dropped=jax.lax.psum(stats.dropped, axes))
     return result, stats._replace(expert_rows=expert_rows)
-
-
-def _stats(first: First, room: Room | None, group: ExchangeGroup) -> LayerStats:
-    """What the layer did, from the plans of its chunks and, where there are drops, the room."""
-    one = jnp.ones((), jnp.int32)
-    rounds = one if first.rounds is None else first.rounds.number
-    expert_rows, dropped = first.expert_rows, 0 * one
-    if room is not None:
-        expert_rows, dropped = room.expert_rows, room.dropped
-    rows, copies = (look_up(array, group.position()) for array in first.computed)
-    stats = LayerStats(expert_rows, rows, dropped, copies, rounds)
-    return jax_compat.vary_together(stats, group.axes)
 
 
 def _bytes_of_one(params: Params) -> int:
