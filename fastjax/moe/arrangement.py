@@ -143,7 +143,7 @@ def arrange(
     beside = ((top_k, servers.number_type()),)
     if weights is not None:
         beside = ((top_k, types.summed_in(weights.dtype)), *beside)
-    crossing_bytes = max(1, wire.layout(x.shape[1], wire_dtype, x.dtype, beside).row_bytes)
+    crossing_bytes = max(1, wire.row_bytes(x.shape[1], wire_dtype, x.dtype, beside))
     deduplicate = options.deduplicate
     if weights is not None:
         deduplicate = arguments.check_travelling(weights, deduplicate)

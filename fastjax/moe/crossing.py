@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.moe import types, wire
-from fastjax.moe.routing import Crossing, Leg, Token
+from fastjax.moe.routing import Crossing, Token
 from fastjax.moe.transit import Arrays, Begun, depart
 from fastjax.traced.nonnegative import look_up
 
@@ -62,7 +62,7 @@ class Crossed:
         pairs = [(rows, look_up(rows, way.token))]
         pairs += [_by_server(array, way) for array in beside]
         own, moving = zip(*pairs, strict=True)
-        sent = _sent(moving, way.there, self.wire_dtype, token)
+        sent = depart(moving, way.there, self.wire_dtype, token)
         return sent.then(lambda *landed: tuple(map(jnp.concatenate, zip(own, landed, strict=True))))
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Returned:
@@ -100,27 +100,12 @@ class Returned:
             values = (_of_choices(*pair, way) for pair in zip(own_each, each, strict=True))
             return _added_up(own, rows, way), *values
 
-        return _sent(landed, way.back, self.wire_dtype, token).then(received)
+        return depart(landed, way.back, self.wire_dtype, token).then(received)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> Crossed:
         """The way there of cotangents."""
         del dtypes
         return Crossed(self.wire_back, self.wire_back)
-
-
-def _sent(moving: Arrays, leg: Leg, wire_dtype: np.dtype, token: Token) -> Begun:
-    """Sends rows, and what there is beside them in the same message."""
-    rows, *beside = moving
-    wire_dtype = wire_dtype if rows.shape[1] else rows.dtype
-
-    def all_arrays(rows: jax.Array, *others: jax.Array) -> Arrays:
-        left, empty = iter(others), (len(rows), 0)
-        return rows, *(
-            next(left) if a.shape[1] else jnp.zeros_like(rows, a.dtype, shape=empty) for a in beside
-        )
-
-    there = [array for array in beside if array.shape[1]]
-    return depart(rows, there, leg, wire_dtype, token).then(all_arrays)
 
 
 def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:

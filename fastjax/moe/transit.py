@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -64,13 +64,20 @@ def send(
     return Begun(flight.token, received)
 
 
-def depart(
-    rows: jax.Array, beside: Sequence[jax.Array], leg: Leg, wire_dtype: np.dtype, token: Token
-) -> Begun:
-    """Sends rows in the type of the wire, and arrays beside them in the same message."""
-    dtype = rows.dtype
-    if not beside and not wire.has_scales(wire_dtype, dtype):
-        sent = send(rows.astype(wire_dtype), leg, token)
-        return sent.then(lambda rows: (rows.astype(dtype),))
-    packed, layout = wire.packed(rows, wire_dtype, beside)
-    return send(packed, leg, token).then(lambda words: wire.unpacked(words, layout, dtype))
+def depart(arrays: Arrays, leg: Leg, wire_dtype: np.dtype, token: Token) -> Begun:
+    """Sends rows in the type of the wire, and the arrays behind them in the same message.
+
+    Arrays of no columns are not sent, and none arrives.
+    """
+    rows, *beside = arrays
+    dtypes = [array.dtype for array in arrays]
+    wire_dtype = wire_dtype if rows.shape[1] else rows.dtype
+    if wire.has_scales(wire_dtype, rows.dtype) or any(array.shape[1] for array in beside):
+        words, unpack = wire.packed(rows, wire_dtype, beside)
+        return send(words, leg, token).then(unpack)
+
+    def received(rows: jax.Array) -> Arrays:
+        nothing = (jnp.zeros_like(rows, dtype, shape=(len(rows), 0)) for dtype in dtypes[1:])
+        return rows.astype(dtypes[0]), *nothing
+
+    return send(rows.astype(wire_dtype), leg, token).then(received)

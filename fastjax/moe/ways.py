@@ -353,7 +353,7 @@ class _Exchange:
     def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
         leg = way.there if self.dispatches else way.back
         with jax.named_scope("moe_dispatch" if self.dispatches else "moe_combine"):
-            return depart(operands[0], (), leg, self.wire_dtype, token)
+            return depart(operands, leg, self.wire_dtype, token)
 
     def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Exchange:
         wire_dtype = wire.of_gradients(self.wire_dtype, dtypes[0])

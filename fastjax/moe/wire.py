@@ -5,8 +5,7 @@ Rows and arrays beside them are packed into one array, so that one exchange carr
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +41,21 @@ def check(payload_dtype: DTypeLike | None, dtype: np.dtype) -> np.dtype:
     return payload
 
 
-def row_bytes(width: int, wire: np.dtype, dtype: np.dtype) -> int:
-    """Bytes that a row of `width` elements has on the wire."""
-    return width * wire.itemsize + (_SCALE_BYTES if has_scales(wire, dtype) else 0)
+def row_bytes(
+    width: int, wire: np.dtype, dtype: np.dtype, beside: Sequence[tuple[int, np.dtype]] = ()
+) -> int:
+    """Bytes that a row has on the wire.
+
+    Args:
+      width: elements of it.
+      wire: their type there.
+      dtype: their type elsewhere.
+      beside: number and type of the columns of each array that travels with the rows.
+    """
+    others = _SCALE_BYTES * has_scales(wire, dtype)
+    others += sum(columns * of_columns.itemsize for columns, of_columns in beside)
+    word = _word(wire).itemsize
+    return word * (_row_words(width, wire) + -(-others // word))
 
 
 def has_scales(wire: np.dtype, dtype: np.dtype) -> bool:
@@ -61,111 +72,83 @@ def of_gradients(wire: np.dtype, dtype: np.dtype) -> np.dtype:
     return dtype if has_scales(wire, dtype) else wire
 
 
-def layout(
-    width: int, wire: np.dtype, dtype: np.dtype, beside: tuple[tuple[int, np.dtype], ...] = ()
-) -> Layout:
-    """How rows of `dtype` are packed with `wire` as their type, and arrays beside them."""
-    scale = ((1, np.dtype(np.float32)),) if has_scales(wire, dtype) else ()
-    return Layout(width, wire, (*scale, *beside))
-
-
 def packed(
     rows: jax.Array, wire: np.dtype, beside: Sequence[jax.Array] = ()
-) -> tuple[jax.Array, Layout]:
-    """Rows in type `wire`; where that is of one byte, over a scale that its largest value fits.
+) -> tuple[jax.Array, Callable[[jax.Array], tuple[jax.Array, ...]]]:
+    """Rows in type `wire`, over a scale that their largest value fits where that is of one byte.
+
+    Behind them is what is beside them. All are unsigned integers as wide as an element of the rows,
+    so that no copy can take one for a floating-point number and change its bits.
+
+    Args:
+      rows: shape (count, width).
+      wire: their type on the wire.
+      beside: arrays that travel with the rows, shape (count, columns) each.
 
     Returns:
-      Unsigned integers, shape (count, words), and how they are to be unpacked.
+      Shape (count, words), and a function of such that returns rows of the type that these had, and
+      what was beside them; zeros where nothing has arrived.
     """
-    columns = tuple((array.shape[1], array.dtype) for array in beside)
-    how = layout(rows.shape[1], wire, rows.dtype, columns)
-    if not has_scales(wire, rows.dtype):
-        return how.pack(rows.astype(wire), beside), how
-    wide = rows.astype(jnp.float32)
-    largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
-    scale = largest / float(jnp.finfo(wire).max)
-    # Processors may take anything smaller for zero.
-    scale = jnp.maximum(scale, float(jnp.finfo(jnp.float32).tiny))
-    scale = jnp.where(jnp.isfinite(largest), scale, 1)
-    return how.pack((wide / scale).astype(wire), [scale, *beside]), how
+    width, dtype, scaled = rows.shape[1], rows.dtype, has_scales(wire, rows.dtype)
+    if scaled:
+        wide = rows.astype(jnp.float32)
+        largest = jnp.abs(wide).max(axis=1, keepdims=True, initial=0)
+        scale = largest / float(jnp.finfo(wire).max)
+        # Processors may take anything smaller for zero.
+        scale = jnp.maximum(scale, float(jnp.finfo(jnp.float32).tiny))
+        scale = jnp.where(jnp.isfinite(largest), scale, 1)
+        rows, beside = wide / scale, [scale, *beside]
+    columns = [(array.shape[1], array.dtype) for array in beside]
+
+    def unpack(words: jax.Array) -> tuple[jax.Array, ...]:
+        rows, others = _unpacked(words, width, wire, columns)
+        if not scaled:
+            return rows.astype(dtype), *others
+        scale, *others = others
+        return (rows.astype(jnp.float32) * scale).astype(dtype), *others
+
+    return _packed(rows.astype(wire), beside), unpack
 
 
-def unpacked(words: jax.Array, how: Layout, dtype: np.dtype) -> tuple[jax.Array, ...]:
-    """Rows of `dtype` that were packed, and what was beside them; zero where there was none."""
-    rows, beside = how.unpack(words)
-    if not has_scales(how.dtype, dtype):
-        return rows.astype(dtype), *beside
-    scale, *beside = beside
-    return (rows.astype(jnp.float32) * scale).astype(dtype), *beside
+def _word(dtype: np.dtype) -> np.dtype:
+    """The type of packed rows of a type."""
+    return np.dtype(f"u{min(carrier(dtype).itemsize, 4)}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The columns of packed rows.
+def _row_words(width: int, dtype: np.dtype) -> int:
+    parts = 2 if jnp.issubdtype(dtype, jnp.complexfloating) else 1
+    return width * parts * carrier(dtype).itemsize // _word(dtype).itemsize
 
-    All are unsigned integers as wide as an element of the rows, so that no copy can take one for
-    a floating-point number and change its bits.
 
-    Attributes:
-      width: elements of a row.
-      dtype: their type.
-      beside: number and type of the columns of each array that travels with the rows.
-    """
+def _packed(rows: jax.Array, beside: Sequence[jax.Array]) -> jax.Array:
+    count, word, carried = rows.shape[0], _word(rows.dtype), carrier(rows.dtype)
+    if jnp.issubdtype(rows.dtype, jnp.complexfloating):
+        rows = jnp.concatenate([rows.real, rows.imag], 1)
+    words = [_words_of(rows.astype(carried), word)]
+    # XLA's CPU compiler aborts where arrays without columns are joined (jaxlib 0.10.2).
+    beside = [array for array in beside if array.shape[1]]
+    if beside:
+        octets = [_words_of(array, np.dtype(np.uint8)) for array in beside]
+        columns = sum(array.shape[1] for array in octets)
+        octets.append(jnp.zeros((count, -columns % word.itemsize), jnp.uint8))
+        words.append(_values_of(jnp.concatenate(octets, 1), word))
+    return jnp.concatenate(words, 1) if len(words) > 1 else words[0]
 
-    width: int
-    dtype: np.dtype
-    beside: tuple[tuple[int, np.dtype], ...] = ()
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a packed row."""
-        return self._words * self._word.itemsize
-
-    @property
-    def _carrier(self) -> np.dtype:
-        return carrier(self.dtype)
-
-    @property
-    def _word(self) -> np.dtype:
-        return np.dtype(f"u{min(self._carrier.itemsize, 4)}")
-
-    @property
-    def _row_words(self) -> int:
-        parts = 2 if jnp.issubdtype(self.dtype, jnp.complexfloating) else 1
-        return self.width * parts * self._carrier.itemsize // self._word.itemsize
-
-    @property
-    def _words(self) -> int:
-        beside = sum(columns * dtype.itemsize for columns, dtype in self.beside)
-        return self._row_words + -(-beside // self._word.itemsize)
-
-    def pack(self, rows: jax.Array, beside: Sequence[jax.Array] = ()) -> jax.Array:
-        """Rows of `dtype`, shape (count, width), and what is beside them, (count, columns) each."""
-        count = rows.shape[0]
-        if jnp.issubdtype(self.dtype, jnp.complexfloating):
-            rows = jnp.concatenate([rows.real, rows.imag], 1)
-        words = [_words_of(rows.astype(self._carrier), self._word)]
-        # XLA's CPU compiler aborts where arrays without columns are joined (jaxlib 0.10.2).
-        beside = [array for array in beside if array.shape[1]]
-        if beside:
-            octets = [_words_of(array, np.dtype(np.uint8)) for array in beside]
-            columns = sum(array.shape[1] for array in octets)
-            octets.append(jnp.zeros((count, -columns % self._word.itemsize), jnp.uint8))
-            words.append(_values_of(jnp.concatenate(octets, 1), self._word))
-        return jnp.concatenate(words, 1) if len(words) > 1 else words[0]
-
-    def unpack(self, packed: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
-        """What `pack` was given; zeros where nothing has arrived."""
-        rows = _values_of(packed[:, : self._row_words], self._carrier)
-        if jnp.issubdtype(self.dtype, jnp.complexfloating):
-            rows = jax.lax.complex(rows[:, : self.width], rows[:, self.width :])
-        octets = _words_of(packed[:, self._row_words :], np.dtype(np.uint8))
-        beside, first = [], 0
-        for columns, dtype in self.beside:
-            last = first + columns * dtype.itemsize
-            beside.append(_values_of(octets[:, first:last], dtype))
-            first = last
-        return rows.astype(self.dtype), beside
+def _unpacked(
+    words: jax.Array, width: int, dtype: np.dtype, beside: Sequence[tuple[int, np.dtype]]
+) -> tuple[jax.Array, list[jax.Array]]:
+    row_words = _row_words(width, dtype)
+    rows = _values_of(words[:, :row_words], carrier(dtype))
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        rows = jax.lax.complex(rows[:, :width], rows[:, width:])
+    octets = _words_of(words[:, row_words:], np.dtype(np.uint8))
+    others, first = [], 0
+    for columns, of_columns in beside:
+        last = first + columns * of_columns.itemsize
+        others.append(_values_of(octets[:, first:last], of_columns))
+        first = last
+    return rows.astype(dtype), others
 
 
 def carrier(dtype: np.dtype) -> np.dtype:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fastjax.moe.wire import Layout
+from fastjax.moe import wire
 
 DTYPES = ("bool", "int4", "int8", "uint16", "bfloat16", "float8_e4m3fn", "float32", "complex64")
 
@@ -27,17 +27,18 @@ DTYPES = ("bool", "int4", "int8", "uint16", "bfloat16", "float8_e4m3fn", "float3
 @example(dtype="int4", width=5, beside=[(0, "uint8")], rows=3, seed=0)
 def test_comes_back_as_it_was(dtype, width, beside, rows, seed):
     rng = np.random.default_rng(seed)
-    layout = Layout(width, jnp.dtype(dtype), tuple((n, np.dtype(name)) for n, name in beside))
+    dtype, columns = jnp.dtype(dtype), [(n, np.dtype(name)) for n, name in beside]
     draw = lambda n, name: jnp.asarray(rng.integers(0, 2, (rows, n))).astype(name)  # noqa: E731
     data, others = draw(width, dtype), [draw(*each) for each in beside]
 
     def out_and_back(data, others):
-        packed = layout.pack(data, others)
-        assert packed.shape[1] * packed.dtype.itemsize == layout.row_bytes
-        return layout.unpack(packed)
+        packed, unpack = wire.packed(data, dtype, others)
+        each = wire.row_bytes(width, dtype, dtype, columns)
+        assert packed.shape[1] * packed.dtype.itemsize == each
+        return unpack(packed)
 
-    got, got_others = jax.jit(out_and_back)(data, others)
-    for one, other in zip([got, *got_others], [data, *others], strict=True):
+    got = jax.jit(out_and_back)(data, others)
+    for one, other in zip(got, [data, *others], strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
@@ -48,11 +49,11 @@ def test_not_a_number_keeps_its_bits(dtype):
     if dtype == jnp.float32:
         bits = bits.astype(np.uint32) << 16 | 1
     rows = jax.lax.bitcast_convert_type(jnp.asarray(bits), dtype)
-    packed = jax.jit(Layout(3, jnp.dtype(dtype)).pack)(rows)
+    packed = jax.jit(lambda rows: wire.packed(rows, rows.dtype)[0])(rows)
     np.testing.assert_array_equal(packed, bits)
 
 
 def test_as_few_bytes_as_will_do():
-    beside = ((8, np.dtype(np.uint8)), (8, np.dtype(np.float32)))
-    assert Layout(2048, jnp.dtype(jnp.bfloat16), beside).row_bytes == 4096 + 8 + 32
-    assert Layout(3, jnp.dtype(jnp.bfloat16), ((1, np.dtype(np.uint8)),)).row_bytes == 8
+    octet, number, dtype = map(np.dtype, (np.uint8, np.float32, jnp.bfloat16))
+    assert wire.row_bytes(2048, dtype, dtype, [(8, octet), (8, number)]) == 4096 + 8 + 32
+    assert wire.row_bytes(3, dtype, dtype, [(1, octet)]) == 8
