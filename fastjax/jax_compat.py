@@ -26,7 +26,6 @@ from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from fastjax.errors import UnsupportedError
@@ -281,44 +280,6 @@ def op_name(ctx: mlir.LoweringRuleContext, operation: str) -> str:
     """What HLO metadata, and so profiles, call an operation that is being lowered."""
     stack = str(ctx.name_stack)
     return f"{stack}/{operation}" if stack else operation
-
-
-PARTITION_AVAL = _jax_core.ShapedArray((), np.dtype(np.uint32))
-"""The type of `partition_id()`."""
-
-
-def partition_id() -> MlirValue:
-    """The running device's partition, a uint32 scalar, as an MLIR value."""
-    return stablehlo.partition_id()
-
-
-def custom_call(
-    ctx: mlir.LoweringRuleContext,
-    target: str,
-    operands: Sequence[MlirValue],
-    operand_avals: Sequence[_jax_core.AbstractValue],
-    result_aval: _jax_core.AbstractValue,
-    attributes: Mapping[str, str | np.generic | np.ndarray],
-    aliases: dict[int, int] | None = None,
-    *,
-    keep: bool = False,
-) -> MlirValue:
-    """Emits one FFI call of one result.
-
-    Args:
-      ctx: of the equation.
-      target: the name of the handler.
-      operands: of the call.
-      operand_avals: their types.
-      result_aval: the type of the result.
-      attributes: by name.
-      aliases: maps operands to results in their memory.
-      keep: whether XLA must not remove the call if nothing needs its result.
-    """
-    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases, has_side_effect=keep)
-    inner = ctx.replace(avals_in=list(operand_avals), avals_out=[result_aval])
-    (result,) = rule(inner, *operands, **attributes)
-    return result
 
 
 def set_lowering(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.mlir.dialects import stablehlo
 
 from fastjax import jax_compat, network, scheduling
 from fastjax.traced.axes import Axes, Groups
@@ -61,11 +62,13 @@ def emit_unnamed(
     keep: bool = False,
 ) -> jax_compat.MlirValue:
     """Emits a call whose operands have no names; see `emit`."""
-    values, avals = [o.value for o in operands], [o.aval for o in operands]
-    encoded = call.encoded(attributes)
-    return jax_compat.custom_call(
-        ctx, call.target, values, avals, result_aval, encoded, call.aliases, keep=keep
+    values, avals = zip(*operands, strict=True)
+    rule = jax.ffi.ffi_lowering(
+        call.target, operand_output_aliases=call.aliases, has_side_effect=keep
     )
+    inner = ctx.replace(avals_in=avals, avals_out=[result_aval])
+    (result,) = rule(inner, *values, **call.encoded(attributes))
+    return result
 
 
 def emit_several(
@@ -100,7 +103,8 @@ def operands_of(
 
 def partition() -> dict[str, Operand]:
     """The operand of calls that all devices of a mesh make."""
-    return {"partition": Operand(jax_compat.partition_id(), jax_compat.PARTITION_AVAL)}
+    aval = jax_compat.Aval((), np.dtype(np.uint32))
+    return {"partition": Operand(stablehlo.partition_id(), aval)}
 
 
 def mesh_call_site(
