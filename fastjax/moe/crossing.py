@@ -8,7 +8,6 @@ back. The gradients go the same ways, and are added up in the same order: nothin
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.moe import types, wire
+from fastjax.moe.linear import Map
 from fastjax.moe.routing import Crossing, Token
 from fastjax.moe.transit import Arrays, Begun, depart
 from fastjax.traced.nonnegative import look_up
@@ -39,73 +39,51 @@ def _named(scope: str) -> Callable[[Callable[..., Begun]], Callable[..., Begun]]
     return decorate
 
 
-@dataclasses.dataclass(frozen=True)
-class Crossed:
-    """Tokens to the other servers that have experts of theirs; see `linear.Map`.
+@_named("moe_cross")
+def cross(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtype) -> Begun:
+    """Sends tokens to the other servers that have experts of theirs; see `linear.Start`.
 
     Operands are rows, shape (tokens, width), and arrays beside them that have a value for each
     choice, or none: shape (tokens, k or 0). Results are the same of a server's tokens on this
     device, its own first: shape (tokens + room, ...). There, choices of other servers have 0.
-
-    Attributes:
-      wire_dtype: of rows on the wire.
-      wire_back: of their gradients.
     """
-
-    wire_dtype: np.dtype
-    wire_back: np.dtype
-
-    @_named("moe_cross")
-    def start(self, operands: Arrays, way: Crossing, token: Token) -> Begun:
-        """Sends them."""
-        rows, *beside = operands
-        pairs = [(rows, look_up(rows, way.token))]
-        pairs += [_by_server(array, way) for array in beside]
-        own, moving = zip(*pairs, strict=True)
-        sent = depart(moving, way.there, self.wire_dtype, token)
-        return sent.then(lambda *landed: tuple(map(jnp.concatenate, zip(own, landed, strict=True))))
-
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Returned:
-        """The way back of cotangents."""
-        del dtypes
-        return Returned(self.wire_back, self.wire_back)
+    rows, *beside = operands
+    pairs = [(rows, look_up(rows, way.token))]
+    pairs += [_by_server(array, way) for array in beside]
+    own, moving = zip(*pairs, strict=True)
+    sent = depart(moving, way.there, wire_dtype, token)
+    return sent.then(lambda *landed: tuple(map(jnp.concatenate, zip(own, landed, strict=True))))
 
 
-@dataclasses.dataclass(frozen=True)
-class Returned:
-    """Rows of servers' tokens to the devices of these; the transpose of `Crossed`.
+@_named("moe_return")
+def come_back(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtype) -> Begun:
+    """Sends rows of servers' tokens to the devices of these; the transpose of `cross`.
 
     Results are, for each token, the sum of its rows in a wide type; and for each choice its values.
     """
+    tokens = len(way.goes)
+    own, *own_each = (array[:tokens] for array in operands)
 
-    wire_dtype: np.dtype
-    wire_back: np.dtype
+    def received(rows: jax.Array, *each: jax.Array) -> Arrays:
+        values = (_of_choices(*pair, way) for pair in zip(own_each, each, strict=True))
+        return _added_up(own, rows, way), *values
 
-    @classmethod
-    def of_sums(cls, wide: np.dtype, dtype: np.dtype, payload_dtype: DTypeLike | None) -> Returned:
-        """That of sums, of a wide type, of rows that are of `dtype`."""
-        wire_dtype = wire.check(payload_dtype, dtype)
-        if not jnp.issubdtype(dtype, jnp.floating):
-            return cls(wide, wide)
-        return cls(wire_dtype, dtype if wire.has_scales(wire_dtype, wide) else wire_dtype)
+    landed = tuple(array[tokens:] for array in operands)
+    return depart(landed, way.back, wire_dtype, token).then(received)
 
-    @_named("moe_return")
-    def start(self, operands: Arrays, way: Crossing, token: Token) -> Begun:
-        """Returns them."""
-        tokens = len(way.goes)
-        own, *own_each = (array[:tokens] for array in operands)
-        landed = tuple(array[tokens:] for array in operands)
 
-        def received(rows: jax.Array, *each: jax.Array) -> Arrays:
-            values = (_of_choices(*pair, way) for pair in zip(own_each, each, strict=True))
-            return _added_up(own, rows, way), *values
+def crossing_map(wire_dtype: np.dtype, wire_back: np.dtype) -> Map:
+    """That of tokens, with types of their rows, and of these rows' gradients, on the wire."""
+    return Map(cross, come_back, wire_dtype, wire_back)
 
-        return depart(landed, way.back, self.wire_dtype, token).then(received)
 
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Crossed:
-        """The way there of cotangents."""
-        del dtypes
-        return Crossed(self.wire_back, self.wire_back)
+def coming_back(wide: np.dtype, dtype: np.dtype, payload_dtype: DTypeLike | None) -> Map:
+    """That of sums, of a wide type, of rows that are of `dtype`."""
+    wire_dtype = wire.check(payload_dtype, dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return Map(come_back, cross, wide, wide)
+    wire_back = dtype if wire.has_scales(wire_dtype, wide) else wire_dtype
+    return Map(come_back, cross, wire_dtype, wire_back)
 
 
 def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:

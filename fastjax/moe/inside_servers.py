@@ -8,7 +8,6 @@ server has computed a row. Cotangents go to the experts in the type of the rows 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -24,39 +23,25 @@ from fastjax.traced.planned_exchange import summable
 from fastjax.traced.reverse_mode import in_reverse_mode
 
 
-@dataclasses.dataclass(frozen=True)
-class Copied:
-    """Rows of tokens, shape (tokens, width), to their experts: (route.rows, width).
+def copying(dtype: np.dtype) -> linear.Map:
+    """That of rows of tokens, shape (tokens, width), to their experts: (route.rows, width).
 
-    See `linear.Map`.
+    Its transpose sums the rows of each token's choices, in a wide type.
     """
-
-    @jax.named_scope("moe_to_experts")
-    def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
-        """Sends them."""
-        return send(operands[0], way.there, token, indices=_tokens_of(way))
-
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Summed:
-        """The way back of cotangents."""
-        return Summed(types.summed_in(*dtypes))
+    wide = types.summed_in(dtype)
+    return linear.Map(_copy, _sum, wide, wide)
 
 
-@dataclasses.dataclass(frozen=True)
-class Summed:
-    """Sums of the rows of each token's choices, in a wide type; the transpose of `Copied`."""
+@jax.named_scope("moe_to_experts")
+def _copy(operands: Arrays, way: Route, token: Token, wide: np.dtype) -> Begun:
+    del wide  # of the transpose
+    return send(operands[0], way.there, token, indices=_tokens_of(way))
 
-    wide: np.dtype
 
-    def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
-        """Sends rows of experts, and sums them."""
-        (rows,) = operands
-        rows = rows if summable(rows.dtype, self.wide) else rows.astype(self.wide)
-        return _sums(rows, None, way, self.wide, token)
-
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Copied:
-        """The way there of cotangents."""
-        del dtypes
-        return Copied()
+def _sum(operands: Arrays, way: Route, token: Token, wide: np.dtype) -> Begun:
+    (rows,) = operands
+    rows = rows if summable(rows.dtype, wide) else rows.astype(wide)
+    return _sums(rows, None, way, wide, token)
 
 
 @jax.named_scope("moe_add_up")
@@ -141,7 +126,7 @@ def add_up(
     if token is not None:
         return _sums(rows, factors, route, wide, token).rows()
     if factors is None:
-        return linear.apply(Summed(wide), (rows,), route)[0]
+        return linear.apply(copying(rows.dtype).transposed, (rows,), route)[0]
     operands = jax_compat.vary_together((rows, factors, route), route.plan.axis_name)
     return _weighted(*in_reverse_mode(operands))
 
@@ -160,7 +145,7 @@ def _weighted_forward(*values: Any) -> Any:
 def _weighted_backward(residuals: Any, ct: jax.Array) -> Any:
     rows, factors, route = residuals
     # Tokens are of the rows' type, so that one holds their cotangents.
-    (copies,) = linear.apply(Copied(), (ct.astype(rows.dtype),), route)
+    (copies,) = linear.apply(copying(rows.dtype), (ct.astype(rows.dtype),), route)
     return (*weighted_cotangents(copies, rows, factors), None)
 
 

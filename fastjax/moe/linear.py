@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +20,40 @@ from fastjax.traced.reverse_mode import in_reverse_mode
 Way = Route | Crossing
 
 
-class Map(Protocol):
+Start = Callable[[Arrays, Any, Token, np.dtype], Begun]
+"""Sends operands along a way, after a token, by a type.
+
+Without a token JAX finds derivatives, with one there are none.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
     """A linear map of arrays, of which the n-th result is made of the n-th operand alone.
 
     It is an exchange along a way, with a start and an end. An array of no columns stands for one
-    that is left out. Integers have no derivatives. Instances can be hashed.
+    that is left out. Integers have no derivatives.
+
+    Attributes:
+      there: starts it.
+      back: starts its transpose.
+      dtype: of rows on the wire, or of sums.
+      dtype_back: the same of the transpose, and of further ones.
     """
 
-    def start(self, operands: Arrays, way: Any, token: Token) -> Begun:
-        """Sends the operands; without a token JAX finds derivatives, with one there are none."""
-        ...
+    there: Start
+    back: Start
+    dtype: np.dtype
+    dtype_back: np.dtype
 
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> Map:
-        """The transpose, for operands of these types."""
-        ...
+    def start(self, operands: Arrays, way: Way, token: Token) -> Begun:
+        """Sends the operands."""
+        return self.there(operands, way, token, self.dtype)
+
+    @property
+    def transposed(self) -> Map:
+        """The way back of cotangents."""
+        return Map(self.back, self.there, self.dtype_back, self.dtype_back)
 
 
 def begin(linear: Map, operands: Arrays, way: Way, token: Token) -> Begun:
@@ -89,8 +110,7 @@ def _backward(linear: Map, residuals: Any, cts: Any) -> Any:
         ct.astype(like.dtype) if move else jnp.zeros((ct.shape[0], 0), jnp.float32)
         for like, ct, move in zip(likes, cts, moves, strict=True)
     )
-    dtypes = tuple(like.dtype for like in likes)
-    made = _applied(linear.transposed(dtypes), given, way)
+    made = _applied(linear.transposed, given, way)
     return tuple(
         ct.astype(like.dtype) if move else None
         for like, ct, move in zip(likes, made, moves, strict=True)

@@ -19,8 +19,8 @@ from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import inside_servers, linear, planning, routing, types, wire
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.crossing import Crossed, Returned, weights_to_send
-from fastjax.moe.inside_servers import Copied
+from fastjax.moe.crossing import coming_back, crossing_map, weights_to_send
+from fastjax.moe.inside_servers import copying
 from fastjax.moe.levelled import Levelled
 from fastjax.moe.planning import Room
 from fastjax.moe.routing import Crossing, Route, Token
@@ -93,8 +93,8 @@ class EachChoice:
         del weights  # which stay at their tokens
         # Not x[order // k]: the transpose of that adds rows up in no certain order.
         each = jnp.broadcast_to(x[:, None], (*self.route.kept.shape, x.shape[1]))
-        mapped = _Exchange(self.arrangement.wire, dispatches=True)
-        return mapped.begin(self.route.by_expert(each), self.route, token)
+        mapped = _dispatching(self.arrangement.wire, x.dtype)
+        return _begin(mapped, self.route.by_expert(each), self.route, token)
 
     def spread(self, sent: Begun, token: Token) -> Spread:
         """Spreads them over the devices of their experts, once they have arrived."""
@@ -107,8 +107,8 @@ class EachChoice:
         wide = types.summed_in(dtype, each.dtype)
         rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
         rows = self.route.by_expert(types.narrowed(rows, dtype))
-        back = _Exchange(wire.check(self.arrangement.payload_dtype, dtype), dispatches=False)
-        return back.transposed((dtype,)).start((rows,), self.route, token)
+        back = _combining(self.arrangement.payload_dtype, dtype)
+        return back.transposed.start((rows,), self.route, token)
 
     def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         """Spreads them over the devices of the experts, once they have arrived."""
@@ -129,8 +129,8 @@ class EachChoice:
         """
         del each, kept, inside
         assert rows is not None
-        there = _Exchange(self.arrangement.wire, dispatches=True)
-        return there.transposed((rows.dtype,)).start((rows,), self.route, token)
+        there = _dispatching(self.arrangement.wire, rows.dtype)
+        return there.transposed.start((rows,), self.route, token)
 
     def finish_back(
         self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
@@ -185,8 +185,8 @@ class Deduplicated:
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
         _, _, wide = inside_servers.sum_types(kept.empty, kept.factors)
-        back = Returned.of_sums(wide, kept.empty.dtype, self.arrangement.payload_dtype)
-        return back.transposed(()).start((ct.astype(wide), _none_of(ct)), self.crossing, token)
+        back = coming_back(wide, kept.empty.dtype, self.arrangement.payload_dtype)
+        return back.transposed.start((ct.astype(wide), _none_of(ct)), self.crossing, token)
 
     def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         summed, *_ = inside_servers.sum_types(kept.empty, kept.factors)
@@ -215,10 +215,10 @@ class Deduplicated:
             inside = returned.token
         if rows is not None:
             copied = rows.astype(self._copied_type(rows.dtype))
-            summed = Copied().transposed((copied.dtype,))
+            summed = copying(copied.dtype).transposed
             sums = summed.start((copied,), route, inside).rows()
             sums = sums.astype(copied.dtype).astype(rows.dtype)
-        back = self._there(sums.dtype).transposed(())
+        back = self._there(sums.dtype).transposed
         return back.start((sums, values), self.crossing, token)
 
     def finish_back(
@@ -232,9 +232,9 @@ class Deduplicated:
             return rows, None
         return rows, each.astype(kept.weights.dtype)
 
-    def _there(self, dtype: np.dtype) -> Crossed:
+    def _there(self, dtype: np.dtype) -> linear.Map:
         wire_dtype = self.arrangement.wire
-        return Crossed(wire_dtype, wire.of_gradients(wire_dtype, dtype))
+        return crossing_map(wire_dtype, wire.of_gradients(wire_dtype, dtype))
 
     def _copied_type(self, dtype: np.dtype) -> np.dtype:
         return inside_servers.copied_type(dtype, self.arrangement.wire)
@@ -278,10 +278,9 @@ def start_sums(
       inside: of that inside servers.
     """
     if crossing is None:
-        mapped = _Exchange(wire.check(payload_dtype, made.dtype), dispatches=False)
-        return mapped.begin(made, route, token)
+        return _begin(_combining(payload_dtype, made.dtype), made, route, token)
     sums = inside_servers.add_up(made, route, factors, inside)
-    mapped = Returned.of_sums(sums.dtype, made.dtype, payload_dtype)
+    mapped = coming_back(sums.dtype, made.dtype, payload_dtype)
     return linear.begin(mapped, (sums, _none_of(sums)), crossing, token)
 
 
@@ -301,7 +300,7 @@ def factors_at_experts(weights: jax.Array, route: Route, crossing: Crossing | No
     weights = weights.astype(types.summed_in(weights.dtype))
     if crossing is not None:  # after their tokens
         nothing = jnp.zeros((len(weights), 0), jnp.uint32)
-        mapped = Crossed(nothing.dtype, nothing.dtype)
+        mapped = crossing_map(nothing.dtype, nothing.dtype)
         _, weights = linear.apply(mapped, (nothing, weights), crossing)
     return inside_servers.send_weights(weights, route).rows()
 
@@ -332,32 +331,33 @@ def check_rows(rows: jax.Array, room: int) -> jax.Array:
     return rows
 
 
-@dataclasses.dataclass(frozen=True)
-class _Exchange:
-    """A row for each choice to its expert, or back, by expert; see `linear.Map`.
+@jax.named_scope("moe_dispatch")
+def _dispatch(operands: Arrays, way: Route, token: Token, wire_dtype: np.dtype) -> Begun:
+    """Sends a row for each choice, by expert, to its expert; see `linear.Start`."""
+    return depart(operands, way.there, wire_dtype, token)
 
-    Attributes:
-      wire_dtype: of rows on the wire.
-      dispatches: whether rows go to their experts.
-    """
 
-    wire_dtype: np.dtype
-    dispatches: bool
+@jax.named_scope("moe_combine")
+def _combine(operands: Arrays, way: Route, token: Token, wire_dtype: np.dtype) -> Begun:
+    """And back; the transpose."""
+    return depart(operands, way.back, wire_dtype, token)
 
-    def begin(self, rows: jax.Array, route: Route, token: Token) -> Begun:
-        """Begins it after a token; or makes it, with derivatives."""
-        if wire.has_scales(self.wire_dtype, rows.dtype):
-            return linear.begin(self, (rows,), route, token)
-        return self.start((rows,), route, token)  # has all derivatives that JAX finds
 
-    def start(self, operands: Arrays, way: Route, token: Token) -> Begun:
-        leg = way.there if self.dispatches else way.back
-        with jax.named_scope("moe_dispatch" if self.dispatches else "moe_combine"):
-            return depart(operands, leg, self.wire_dtype, token)
+def _dispatching(wire_dtype: np.dtype, dtype: np.dtype) -> linear.Map:
+    """That of rows of `dtype`, with `wire_dtype` on the wire."""
+    return linear.Map(_dispatch, _combine, wire_dtype, wire.of_gradients(wire_dtype, dtype))
 
-    def transposed(self, dtypes: tuple[np.dtype, ...]) -> _Exchange:
-        wire_dtype = wire.of_gradients(self.wire_dtype, dtypes[0])
-        return dataclasses.replace(self, wire_dtype=wire_dtype, dispatches=not self.dispatches)
+
+def _combining(payload_dtype: DTypeLike | None, dtype: np.dtype) -> linear.Map:
+    wire_dtype = wire.check(payload_dtype, dtype)
+    return linear.Map(_combine, _dispatch, wire_dtype, wire.of_gradients(wire_dtype, dtype))
+
+
+def _begin(mapped: linear.Map, rows: jax.Array, route: Route, token: Token) -> Begun:
+    """Begins it after a token; or makes it, with derivatives."""
+    if wire.has_scales(mapped.dtype, rows.dtype):
+        return linear.begin(mapped, (rows,), route, token)
+    return mapped.start((rows,), route, token)  # has all derivatives that JAX finds
 
 
 def add_up(choices: jax.Array, each: jax.Array) -> jax.Array:
@@ -375,7 +375,7 @@ def _weights_of(weights: Weights, route: Route, dtype: np.dtype) -> jax.Array:
 
 def _copies(x: jax.Array, dtype: np.dtype, route: Route, token: Token) -> Spread:
     """Tokens on the devices of a server, which go to their experts in another type."""
-    begun = linear.begin(Copied(), (x.astype(dtype),), route, token)
+    begun = linear.begin(copying(dtype), (x.astype(dtype),), route, token)
     return Spread(lambda token: begun.rows(token).astype(x.dtype), route, begun.token)
 
 
