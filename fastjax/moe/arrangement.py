@@ -65,7 +65,6 @@ class Arrangement:
       experts: of the devices of a group, and the room for their rows.
       wire: type of dispatched rows on the wire.
       payload_dtype: the option, for the way back.
-      row_bytes: of a row that goes to one expert.
       crossing_bytes: of a row that crosses once, with the numbers of its experts and weights.
       deduplicated: whether a token crosses once to each server.
     """
@@ -74,7 +73,6 @@ class Arrangement:
     experts: Experts
     wire: np.dtype
     payload_dtype: DTypeLike | None
-    row_bytes: int
     crossing_bytes: int
     deduplicated: bool
 
@@ -105,7 +103,7 @@ class Arrangement:
         )
         one = dataclasses.replace(servers.topology, servers=1, nic_bandwidths=None)
         ranks, direct = tuple(range(servers.devices)), scheduling.FALLBACK
-        spec = PlanSpec(one, ranks, direct, self.row_bytes, layer=group.spec.layer)
+        spec = PlanSpec(one, ranks, direct, group.spec.row_bytes, layer=group.spec.layer)
         return dataclasses.replace(
             self,
             group=ExchangeGroup(group.axes, inner, spec),
@@ -159,7 +157,6 @@ def arrange(
         experts=experts,
         wire=wire_dtype,
         payload_dtype=options.payload_dtype,
-        row_bytes=row_bytes,
         crossing_bytes=crossing_bytes,
         deduplicated=deduplicated,
     )
@@ -247,7 +244,7 @@ def chunks_of(whole: Arrangement, tokens: int, top_k: int, seconds_per_row: floa
         whole.servers.topology,
         tokens,
         top_k,
-        whole.row_bytes,
+        whole.group.spec.row_bytes,
         whole.experts.count,
         seconds_per_row=seconds_per_row,
         deduplicate=whole.deduplicated,

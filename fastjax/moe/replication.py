@@ -46,12 +46,12 @@ def warn_of_copies(x: jax.Array, axes: Axes) -> None:
 
 def is_summed(whole: Arrangement, x: jax.Array, top_k: int) -> bool:
     """Whether experts work on all tokens, x, that chose them, and results are summed."""
-    topology, (count, width) = whole.servers.topology, x.shape
+    spec, (count, width) = whole.group.spec, x.shape
     wide = types.summed_in(x.dtype)
     result_bytes, sum_bytes = width * x.dtype.itemsize, width * wide.itemsize
-    tokens = replicating.Replicated(count, top_k, whole.row_bytes, result_bytes, sum_bytes)
-    return topology.num_devices == 1 or replicating.summing_is_faster(
-        topology, tokens, whole.group.spec.scheduler, jax.default_backend()
+    tokens = replicating.Replicated(count, top_k, spec.row_bytes, result_bytes, sum_bytes)
+    return spec.topology.num_devices == 1 or replicating.summing_is_faster(
+        spec.topology, tokens, spec.scheduler, jax.default_backend()
     )
 
 
@@ -149,6 +149,8 @@ def _refused(by_expert: routing.Sorted, whole: Arrangement) -> jax.Array:
     """
     axes, direct = whole.group.axes, scheduling.FALLBACK
     alone = tuple((position,) for position in range(jax.lax.axis_size(axes)))
-    group = ExchangeGroup(axes, alone, PlanSpec(Topology(1, 1), (0,), direct, whole.row_bytes))
+    group = ExchangeGroup(
+        axes, alone, PlanSpec(Topology(1, 1), (0,), direct, whole.group.spec.row_bytes)
+    )
     sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, None)
     return after(by_expert.counts, group.plan(sizes, whole.experts.count).table)
