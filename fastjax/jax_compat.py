@@ -282,28 +282,21 @@ def op_name(ctx: mlir.LoweringRuleContext, operation: str) -> str:
     return f"{stack}/{operation}" if stack else operation
 
 
-def set_lowering(
-    primitive: Primitive,
-    rule: LoweringRule,
-    platforms: Sequence[str] = ("cpu", "cuda", "rocm"),
-) -> None:
-    """Lowers a primitive by rule(ctx, *values, platform=..., **params).
+_PLATFORMS = ("cpu", "cuda", "rocm")  # that there are rules for from the start
+
+
+def set_lowering(primitive: Primitive, rule: LoweringRule) -> None:
+    """Lowers a primitive by rule(ctx, *values, platform=..., **params), for any platform.
 
     JAX would lower equal call sites once and share the result; each of ours needs a channel.
-
-    Args:
-      primitive: the primitive.
-      rule: what is called, once for each platform that a program is lowered for.
-      platforms: those that there is a rule for from the start; the rule is told any other by its
-        name as well.
     """
-    for platform in platforms:
+    for platform in _PLATFORMS:
         lowering = functools.partial(rule, platform=platform)
         mlir.register_lowering(primitive, lowering, platform=platform, cacheable=False)
 
     def on_others(ctx: mlir.LoweringRuleContext, *values: MlirValue, **params: Any) -> Any:
         found = ctx.platforms or ctx.module_context.platforms
-        other = next(name for name in found if name not in platforms)
+        other = next(name for name in found if name not in _PLATFORMS)
         return rule(ctx, *values, platform=other, **params)
 
     mlir.register_lowering(primitive, on_others, cacheable=False)
@@ -471,8 +464,3 @@ def set_no_derivative(primitive: Primitive) -> None:
 def zero_tangent(value: jax.Array) -> ad.Zero:
     """The symbolic zero tangent of a value."""
     return ad.Zero(jax.typeof(value).to_tangent_aval())
-
-
-def zero_cotangent(value: ad.UndefinedPrimal) -> ad.Zero:
-    """The symbolic zero cotangent of an undefined primal."""
-    return ad.Zero(value.aval)

@@ -13,6 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fastjax.errors import ArgumentError
+from fastjax.traced.narrow_types import whole_bytes
 
 _SCALE_BYTES = 4
 
@@ -157,11 +158,7 @@ def carrier(dtype: np.dtype) -> np.dtype:
         return np.dtype(np.uint8)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return np.dtype(f"f{dtype.itemsize // 2}")  # of real and imaginary parts
-    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
-        return np.dtype(np.int8)
-    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8:
-        return np.dtype(np.float32)
-    return dtype
+    return whole_bytes(dtype)
 
 
 def _words_of(values: jax.Array, word: np.dtype) -> jax.Array:

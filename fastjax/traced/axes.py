@@ -95,6 +95,14 @@ def position(axes: Axes, groups: Groups) -> jax.Array:
     return look_up(jnp.array([positions[i] for i in range(len(positions))], jnp.int32), index)
 
 
+def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array:
+    """Returns the value with its batch dimension, made if need be, at `at`."""
+    if dim is None:
+        shape = (*value.shape[:at], size, *value.shape[at:])
+        return jnp.broadcast_to(jnp.expand_dims(value, at), shape)
+    return jnp.moveaxis(value, dim, at)
+
+
 def fold_metadata(array: jax.Array, dim: int) -> jax.Array:
     """Batched offsets or sizes as one array, updates to one peer side by side."""
     return jnp.moveaxis(array, dim, 1).reshape(-1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.traced.axes import fold_metadata, refuse_mapped_axis
+from fastjax.traced.axes import batch_at, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import Metadata
 from fastjax.traced.exchange_primitive import (
     ExchangeParams,
@@ -192,11 +192,3 @@ def _clipped(array: jax.Array) -> jax.Array:
     """As int32; what that cannot hold stays out of every range."""
     limits = jnp.iinfo(array.dtype)
     return jnp.clip(array, max(limits.min, -1), min(limits.max, 2**31 - 1)).astype(jnp.int32)
-
-
-def batch_at(value: jax.Array, dim: int | None, size: int, at: int) -> jax.Array:
-    """Returns the value with its batch dimension, made if need be, at `at`."""
-    if dim is None:
-        shape = (*value.shape[:at], size, *value.shape[at:])
-        return jnp.broadcast_to(jnp.expand_dims(value, at), shape)
-    return jnp.moveaxis(value, dim, at)

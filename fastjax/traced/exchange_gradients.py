@@ -62,7 +62,7 @@ def transpose(
     nones = [None] * len(rest)
     if isinstance(ct, ad.Zero):
         zeros = (
-            jax_compat.zero_cotangent(value) if isinstance(value, ad.UndefinedPrimal) else None
+            ad.Zero(value.aval) if isinstance(value, ad.UndefinedPrimal) else None
             for value in (source, base)
         )
         return [*zeros, *nones]

@@ -7,7 +7,7 @@ import warnings
 from fastjax import handlers
 from fastjax.errors import FallbackWarning, UnsupportedError
 
-_BUILT_FOR = ("cuda", "rocm")
+BUILT_FOR = ("cuda", "rocm")
 _ADVICE = "docs/how_to/install.md says how to install it"
 _warned: set[tuple[str, str]] = set()  # platforms and reasons
 
@@ -28,7 +28,7 @@ def needed(platform: str, fallback: str) -> bool:
         return False
     why = handlers.unusable(platform)
     if fallback != "jax":
-        instead = f"{_ADVICE}; or allow" if platform in _BUILT_FOR else "Allow"
+        instead = f"{_ADVICE}; or allow" if platform in BUILT_FOR else "Allow"
         raise UnsupportedError(
             f"fastjax cannot exchange on {platform}: {why}; and fallback={fallback!r} forbids "
             f"jax.lax.ragged_all_to_all in its place. {instead} that: "
@@ -36,7 +36,7 @@ def needed(platform: str, fallback: str) -> bool:
         )
     if platform != "tpu" and (platform, why) not in _warned:
         _warned.add((platform, why))
-        advice = f" {_ADVICE}." if platform in _BUILT_FOR else ""
+        advice = f" {_ADVICE}." if platform in BUILT_FOR else ""
         warnings.warn(
             f"programs for {platform} use jax.lax.ragged_all_to_all in place of fastjax's "
             f"exchanges, without planning: {why}.{advice} fastjax.options(fallback='error') makes "
@@ -54,19 +54,6 @@ def may_use_handlers(platform: str, fallback: str) -> bool:
       platform: the platform.
       fallback: the option, when the program was traced.
     """
-    if fallback == "never" and platform in _BUILT_FOR:
+    if fallback == "never" and platform in BUILT_FOR:
         return True
     return not handlers.unusable(platform)
-
-
-def refuse_others(platform: str, what: str) -> None:
-    """Refuses what only our own backends can do, on a platform that has none.
-
-    Raises:
-      UnsupportedError: it has none.
-    """
-    if platform not in ("cpu", *_BUILT_FOR):
-        raise UnsupportedError(
-            f"{what} cannot run on {platform}: it is fastjax's own, for cpu, cuda and rocm. Run it "
-            "there; no operation of JAX takes its place."
-        )

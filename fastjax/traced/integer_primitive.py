@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import Primitive
 
 from fastjax import jax_compat
 from fastjax.traced import automatic_axes, custom_calls
+from fastjax.traced.axes import batch_at
 from fastjax.traced.contract import CustomCall
 
 Shape = tuple[int, ...]
@@ -66,12 +66,7 @@ def integer_primitive(
     def batched(
         axis_data: Any, values: Sequence[jax.Array], dims: Sequence[int | None], **params: Any
     ) -> tuple[list[jax.Array], list[int]]:
-        moved = [
-            jnp.broadcast_to(value, (axis_data.size, *value.shape))
-            if dim is None
-            else jnp.moveaxis(value, dim, 0)
-            for value, dim in zip(values, dims, strict=True)
-        ]
+        moved = (batch_at(v, dim, axis_data.size, 0) for v, dim in zip(values, dims, strict=True))
         made = primitive.bind(*moved, **params)
         return made, [0] * len(made)
 

@@ -11,11 +11,12 @@ from jax.extend.core import Primitive
 
 from fastjax import config, jax_compat, scheduling
 from fastjax.checks import DEFAULT_ROW_BYTES, check_row_bytes, check_topology
-from fastjax.errors import ArgumentError
+from fastjax.errors import ArgumentError, UnsupportedError
 from fastjax.scheduling import check_scheduler, check_scheduler_fits
 from fastjax.topology import Topology
-from fastjax.traced import custom_calls, fallback
+from fastjax.traced import custom_calls
 from fastjax.traced.contract import EXCHANGE, PLAN, CustomCall, Metadata
+from fastjax.traced.fallback import BUILT_FOR
 from fastjax.traced.narrow_types import byte_sized
 from fastjax.traced.plan_spec import PlanSpec
 
@@ -159,7 +160,11 @@ def _lowering(
     timeout_ms: int,
     platform: str,
 ) -> list[jax_compat.MlirValue]:
-    fallback.refuse_others(platform, "fastjax.loopback")
+    if platform not in ("cpu", *BUILT_FOR):
+        raise UnsupportedError(
+            f"fastjax.loopback cannot run on {platform}: it is fastjax's own, for cpu, cuda and "
+            "rocm. Run it there; no operation of JAX takes its place."
+        )
     ranks = np.arange(len(spec.rank_of))
     site = custom_calls.call_site(
         ctx, operation, "'loopback'", ranks[None], ranks.tolist(), timeout_ms, platform
