@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -107,20 +107,33 @@ def partition() -> dict[str, Operand]:
     return {"partition": Operand(stablehlo.partition_id(), aval)}
 
 
+class CallParams(TypedDict):
+    """The parameters that all primitives have whose calls all devices of a mesh make.
+
+    Attributes:
+      axis_name: mesh axes.
+      axis_index_groups: groups of their positions.
+      spec: what the plan depends on besides the sizes.
+      timeout_ms: how long a device waits for the others.
+      fallback: the option: what platforms without a backend of ours get.
+    """
+
+    axis_name: Axes
+    axis_index_groups: Groups
+    spec: PlanSpec
+    timeout_ms: int
+    fallback: str
+
+
 def mesh_call_site(
-    ctx: jax_compat.LoweringContext,
-    operation: str,
-    axes: Axes,
-    groups: Groups,
-    spec: PlanSpec,
-    timeout_ms: int,
-    platform: str,
+    ctx: jax_compat.LoweringContext, operation: str, params: CallParams, platform: str
 ) -> dict[str, object]:
     """Attributes of a call by all devices of a mesh.
 
     Where a group spans processes, this opens the network between them.
     """
-    replicas = jax_compat.replica_groups(ctx, axes, groups)
+    axes, spec, timeout_ms = params["axis_name"], params["spec"], params["timeout_ms"]
+    replicas = jax_compat.replica_groups(ctx, axes, params["axis_index_groups"])
     placed = jax_compat.device_processes(ctx, replicas)
     if placed is not None:
         network.ensure_open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -14,37 +14,28 @@ from fastjax import config, handlers, jax_compat
 from fastjax.traced import automatic_axes, custom_calls, fallback, jax_exchange
 from fastjax.traced.axes import Axes, Groups
 from fastjax.traced.contract import EXCHANGE
+from fastjax.traced.custom_calls import CallParams
 from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.plan_spec import PlanSpec
 
 
-class ExchangeParams(TypedDict):
+class ExchangeParams(CallParams):
     """The parameters of `fast_ragged_all_to_all_p`.
 
     Attributes:
       operands: the names of those that it has besides those that each exchange has.
-      axis_name: mesh axes.
-      axis_index_groups: groups of their positions.
-      spec: what the plan depends on besides the sizes.
       transposed_plan: whether the table is of the way back, and read backwards.
       reverse: whether rows travel from output space to operand space, and are summed there.
-      timeout_ms: how long a device waits for the others.
       check_overlaps: whether output slices that overlap are refused.
       drop: whether rows out of range are dropped, not refused. Such an exchange plans itself.
-      fallback: the option: what platforms without a backend of ours get.
       started: whether GPUs go on beside the exchange, whose result is for a done.
     """
 
     operands: tuple[str, ...]
-    axis_name: Axes
-    axis_index_groups: Groups
-    spec: PlanSpec
     transposed_plan: bool
     reverse: bool
-    timeout_ms: int
     check_overlaps: bool
     drop: bool
-    fallback: str
     started: bool
 
 
@@ -158,17 +149,15 @@ def exchange_attributes(
     planning apart would have the devices wait for each other twice. Where there is a table,
     statistics are told the topology.
     """
-    axes, groups, spec = params["axis_name"], params["axis_index_groups"], params["spec"]
-    attributes = custom_calls.mesh_call_site(
-        ctx, fast_ragged_all_to_all_p.name, axes, groups, spec, params["timeout_ms"], platform
-    )
+    name = fast_ragged_all_to_all_p.name
+    attributes = custom_calls.mesh_call_site(ctx, name, params, platform)
     attributes |= {
         "reverse": params["reverse"],
         "transposed_table": params["transposed_plan"],
         "check_overlaps": params["check_overlaps"],
         "drop": params["drop"] or None,
     }
-    planning = custom_calls.planning(spec)
+    planning = custom_calls.planning(params["spec"])
     planned = "table" in params["operands"]
     return attributes | ({"topology": planning["topology"]} if planned else planning)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -19,33 +19,24 @@ from jax.extend.core import Primitive
 from fastjax import handlers, jax_compat
 from fastjax.traced import automatic_axes, custom_calls
 from fastjax.traced import fallback as fallbacks
-from fastjax.traced.axes import Axes, Groups, fold_metadata, refuse_mapped_axis
+from fastjax.traced.axes import Axes, fold_metadata, refuse_mapped_axis
 from fastjax.traced.contract import PLAN
+from fastjax.traced.custom_calls import CallParams
 from fastjax.traced.plan_spec import PlanSpec
 
 
-class PlanParams(TypedDict):
+class PlanParams(CallParams):
     """The parameters of `plan_ragged_all_to_all_p`.
 
     Attributes:
-      axis_name: mesh axes.
-      axis_index_groups: groups of their positions.
-      spec: what the plan depends on besides the sizes.
-      timeout_ms: how long a device waits for the others.
       experts: of an MoE layer, for messages; where it only gathers, those that have counts, which
         statistics tell. 0 elsewhere.
       servers: counts before those of experts; together they may come several times over.
-      fallback: the option: what platforms without a backend of ours get.
       plans, gathers: which of the results there are.
     """
 
-    axis_name: Axes
-    axis_index_groups: Groups
-    spec: PlanSpec
-    timeout_ms: int
     experts: int
     servers: int
-    fallback: str
     plans: bool
     gathers: bool
 
@@ -103,9 +94,7 @@ def _lowering(
     if inside is not None:
         return inside
     operation = "plan_ragged_all_to_all" if params["plans"] else "gather_counts"
-    attributes = custom_calls.mesh_call_site(
-        ctx, operation, axes, groups, spec, params["timeout_ms"], platform
-    )
+    attributes = custom_calls.mesh_call_site(ctx, operation, params, platform)
     if params["plans"]:
         attributes |= custom_calls.planning(spec) | {"experts": params["experts"]}
     elif params["experts"]:
