@@ -14,7 +14,7 @@ from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.copies import plan_copies
 from fastjax.moe.levelled import Levelled, level
 from fastjax.moe.routing import Choices, Token
-from fastjax.moe.ways import Deduplicated, EachChoice, Way
+from fastjax.moe.ways import Way
 from fastjax.traced.after import after
 
 
@@ -33,7 +33,7 @@ class Plans(NamedTuple):
 
     def first(self) -> jax.Array:
         """Exists after the first plan, the one that is refused."""
-        return self.ways[0].table
+        return self.ways[0].trip.plan.table
 
     def params(self, params: Any, arrangement: Arrangement) -> Any:
         """Of all groups of a device, from those of its experts."""
@@ -65,12 +65,12 @@ def plan_dispatches(
     make = _crossings if arrangements[0].deduplicated else _each_choice
     plan, levelled = make(choices, arrangements, levelled)
     first = plan(0, None)
-    ways = [first, *(plan(chunk, first.table) for chunk in range(1, len(choices)))]
+    ways = [first, *(plan(chunk, first.trip.plan.table) for chunk in range(1, len(choices)))]
     if len(ways) == 1:
         return Plans(ways, None, levelled)
     token = jnp.zeros((), jnp.float32)
     for way in ways:
-        token = after(token, way.table)
+        token = after(token, way.trip.plan.table)
     return Plans(ways, jax.lax.stop_gradient(token), levelled)
 
 
@@ -101,7 +101,8 @@ def _crossings(
 
     def plan(chunk: int, token: Token) -> Way:
         told = wanted[chunk], counts[chunk], room, servers, groups[chunk]
-        return Deduplicated(*planning.plan_crossing(*told, token, levelled), arrangements[chunk])
+        crossing, of, numbers, inside = planning.plan_crossing(*told, token, levelled)
+        return Way(crossing, of, arrangements[chunk], numbers, inside)
 
     return plan, levelled
 
@@ -123,7 +124,7 @@ def _each_choice(
     def plan(chunk: int, token: Token) -> Way:
         told = group.of_choices(choices[chunk].experts)
         given = by_expert[chunk], counts[chunk], arrangements[chunk], told
-        return EachChoice(*planning.route(*given, token, levelled), arrangements[chunk])
+        return Way(*planning.route(*given, token, levelled), arrangements[chunk])
 
     return plan, levelled
 

@@ -1,4 +1,4 @@
-"""The two ways of tokens to their experts and back, in the steps that chunks go through.
+"""The ways of tokens to their experts and back, in the steps that chunks go through.
 
 `dispatch` and `combine` take the steps of the way there and back without an order. Then they have
 derivatives. Chunks have an order, and take their gradients' steps, too.
@@ -69,111 +69,46 @@ class Kept(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class EachChoice:
-    """A chunk that has been planned, with a row for each choice.
+class Way:
+    """A chunk that has been planned: there is a row for each choice, or for each token and server.
+
+    Rows that cross to servers are copied inside these.
 
     Attributes:
-      route: of the rows.
+      trip: of the rows.
       room: which choices found it.
       arrangement: what has been decided of all chunks.
+      numbers: where tokens cross, of each choice's expert in its server; see
+        `planning.plan_crossing`.
+      levelled: how the experts of this server are then, if they are.
     """
 
-    route: Route
+    trip: Route | Crossing
     room: Room
     arrangement: Arrangement = dataclasses.field(metadata={"static": True})
-    crossing = None
+    numbers: jax.Array | None = None
+    levelled: Levelled | None = None
 
     @property
-    def table(self) -> jax.Array:
-        """That of the plan."""
-        return self.route.plan.table
+    def crossing(self) -> Crossing | None:
+        """Between servers, where tokens cross."""
+        return self.trip if isinstance(self.trip, Crossing) else None
 
     def start(self, x: jax.Array, weights: Weights, token: Token) -> Begun:
-        """Sends tokens."""
-        del weights  # which stay at their tokens
+        """Sends tokens; their weights stay, unless tokens cross."""
+        if isinstance(self.trip, Crossing):
+            assert self.numbers is not None
+            operands = x, weights_to_send(weights, len(x)), self.numbers
+            return linear.begin(self._there(x.dtype), operands, self.trip, token)
         # Not x[order // k]: the transpose of that adds rows up in no certain order.
-        each = jnp.broadcast_to(x[:, None], (*self.route.kept.shape, x.shape[1]))
+        each = jnp.broadcast_to(x[:, None], (*self.trip.kept.shape, x.shape[1]))
         mapped = _dispatching(self.arrangement.wire, x.dtype)
-        return _begin(mapped, self.route.by_expert(each), self.route, token)
+        return _begin(mapped, self.trip.by_expert(each), self.trip, token)
 
     def spread(self, sent: Begun, token: Token) -> Spread:
         """Spreads them over the devices of their experts, once they have arrived."""
-        return Spread(sent.rows, self.route, token)
-
-    def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
-        """Sends the cotangents of the sums."""
-        dtype = kept.empty.dtype
-        each = _weights_of(kept.weights, self.route, dtype)
-        wide = types.summed_in(dtype, each.dtype)
-        rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
-        rows = self.route.by_expert(types.narrowed(rows, dtype))
-        back = _combining(self.arrangement.payload_dtype, dtype)
-        return back.transposed.start((rows,), self.route, token)
-
-    def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
-        """Spreads them over the devices of the experts, once they have arrived."""
-        del kept
-        return self.spread(sent, token)
-
-    def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, Weights]:
-        """The cotangents of experts' results, and those of their weights if they came along."""
-        del kept
-        return copies, None
-
-    def start_back(
-        self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
-    ) -> Begun:
-        """Sends the cotangents of tokens and of weights, those that are wanted.
-
-        `inside` is the token of the last exchange inside servers.
-        """
-        del each, kept, inside
-        assert rows is not None
-        there = _dispatching(self.arrangement.wire, rows.dtype)
-        return there.transposed.start((rows,), self.route, token)
-
-    def finish_back(
-        self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
-    ) -> tuple[jax.Array | None, Weights]:
-        """The cotangents of tokens and of weights, from those of sums and what came back."""
-        x_ct = None if sent is None else self.route.by_choice(sent.rows(token)).sum(1)
-        if kept.rows is None or kept.weights is None:
-            return x_ct, None
-        wide = types.summed_in(kept.rows.dtype, kept.weights.dtype)
-        each = (kept.rows.astype(wide) * ct[:, None].astype(wide)).sum(-1)
-        return x_ct, types.narrowed(jnp.where(self.route.kept, each, 0), kept.weights.dtype)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Deduplicated:
-    """A chunk that has been planned, with a row for each token and server, copied inside servers.
-
-    The steps are those of `EachChoice`.
-
-    Attributes:
-      crossing: the way between servers.
-      room: which choices found it.
-      numbers: of each choice's expert in its server; see `planning.plan_crossing`.
-      levelled: how the experts of this server are, if they are.
-      arrangement: what has been decided of all chunks.
-    """
-
-    crossing: Crossing
-    room: Room
-    numbers: jax.Array
-    levelled: Levelled | None
-    arrangement: Arrangement = dataclasses.field(metadata={"static": True})
-
-    @property
-    def table(self) -> jax.Array:
-        return self.crossing.plan.table
-
-    def start(self, x: jax.Array, weights: Weights, token: Token) -> Begun:
-        operands = x, weights_to_send(weights, len(x)), self.numbers
-        return linear.begin(self._there(x.dtype), operands, self.crossing, token)
-
-    def spread(self, sent: Begun, token: Token) -> Spread:
+        if isinstance(self.trip, Route):
+            return Spread(sent.rows, self.trip, token)
         x, weights, numbers = sent.results(token)
         route = self._route_inside(numbers, token)
         dtype = self._copied_type(x.dtype)
@@ -184,16 +119,30 @@ class Deduplicated:
         return copies._replace(factors=sent_weights.rows)
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
-        _, _, wide = inside_servers.sum_types(kept.empty, kept.factors)
-        back = coming_back(wide, kept.empty.dtype, self.arrangement.payload_dtype)
-        return back.transposed.start((ct.astype(wide), _none_of(ct)), self.crossing, token)
+        """Sends the cotangents of the sums."""
+        dtype, payload_dtype = kept.empty.dtype, self.arrangement.payload_dtype
+        if isinstance(self.trip, Crossing):
+            _, _, wide = inside_servers.sum_types(kept.empty, kept.factors)
+            back = coming_back(wide, dtype, payload_dtype).transposed
+            return back.start((ct.astype(wide), _none_of(ct)), self.trip, token)
+        each = _weights_of(kept.weights, self.trip, dtype)
+        wide = types.summed_in(dtype, each.dtype)
+        rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
+        rows = self.trip.by_expert(types.narrowed(rows, dtype))
+        return _combining(payload_dtype, dtype).transposed.start((rows,), self.trip, token)
 
     def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
+        """Spreads them over the devices of the experts, once they have arrived."""
+        if self.crossing is None:
+            return self.spread(sent, token)
         summed, *_ = inside_servers.sum_types(kept.empty, kept.factors)
         cts = sent.results(token)[0].astype(summed.dtype)
         return _copies(cts, cts.dtype, kept.route, token)
 
     def weigh(self, copies: jax.Array, kept: Kept) -> tuple[jax.Array, Weights]:
+        """The cotangents of experts' results, and those of their weights if they came along."""
+        if self.crossing is None:
+            return copies, None
         dtype = kept.empty.dtype
         rows = kept.empty if kept.rows is None else kept.rows
         rows, factors, wide = inside_servers.sum_types(rows, kept.factors)
@@ -207,7 +156,15 @@ class Deduplicated:
     def start_back(
         self, rows: jax.Array | None, each: Weights, kept: Kept, token: Token, inside: Token
     ) -> Begun:
+        """Sends the cotangents of tokens and of weights, those that are wanted.
+
+        `inside` is the token of the last exchange inside servers.
+        """
         route = kept.route
+        if self.crossing is None:
+            assert rows is not None
+            there = _dispatching(self.arrangement.wire, rows.dtype)
+            return there.transposed.start((rows,), route, token)
         sums = values = jnp.zeros((len(route.kept), 0), jnp.float32)
         if each is not None:
             returned = inside_servers.return_values(each, route, inside)
@@ -224,13 +181,20 @@ class Deduplicated:
     def finish_back(
         self, sent: Begun | None, ct: jax.Array, kept: Kept, token: Token
     ) -> tuple[jax.Array | None, Weights]:
-        del ct
-        if sent is None:
-            return None, None
-        rows, each = sent.results(token)
+        """The cotangents of tokens and of weights, from those of sums and what came back."""
+        x_ct = each = None
+        if sent is not None:
+            x_ct, *values = sent.results(token)
+            each = values[0] if values else None
+            if self.crossing is None:
+                x_ct = kept.route.by_choice(x_ct).sum(1)
         if kept.rows is None or kept.weights is None:
-            return rows, None
-        return rows, each.astype(kept.weights.dtype)
+            return x_ct, None
+        if each is None:  # they have stayed at their tokens
+            wide = types.summed_in(kept.rows.dtype, kept.weights.dtype)
+            each = (kept.rows.astype(wide) * ct[:, None].astype(wide)).sum(-1)
+            each = jnp.where(kept.route.kept, each, 0)
+        return x_ct, types.narrowed(each, kept.weights.dtype)
 
     def _there(self, dtype: np.dtype) -> linear.Map:
         wire_dtype = self.arrangement.wire
@@ -252,9 +216,6 @@ class Deduplicated:
         if self.levelled is not None:
             (counts,) = group.gather([by_expert.counts], count)
         return planning.route(by_expert, counts, inside, group, token, self.levelled)[0]
-
-
-Way = EachChoice | Deduplicated
 
 
 def start_sums(
