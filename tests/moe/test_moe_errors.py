@@ -218,15 +218,3 @@ def test_more_choices_than_int32_counts():
 
     dispatch(2**27 - 1)()
     refused(errors.ArgumentError, dispatch(2**27), "have 2147483648 choices together")
-
-
-def test_minus_one_goes_nowhere():
-    ids = IDS.copy()
-    ids[:, 0] = -1
-    ids[3, 1, 1] = -1
-    wanted = 2 * X
-    wanted[:, 0] = 0
-    wanted[3, 1] = 1
-    np.testing.assert_array_equal(dispatched(ids=ids), wanted)
-    dropped = dispatched(ids=ids, combine=lambda _, handle: handle.dropped)
-    assert not dropped.any()

@@ -72,22 +72,6 @@ def test_padding_reaches_neither_values_nor_gradients(rng, options, name):
     same(got, wanted, 1e-4 if narrow is None else 0.05)
 
 
-def test_steps(rng):
-    """`grouped_map` is told which rows of a group are padding."""
-    arrays = problem(rng)
-
-    def local(x, weights, params, ids):
-        rows, sizes, handle = dispatched(x, ids, deduplicate=False, alignment=8)
-        rows = moe.grouped_map(expert, rows, params, sizes, handle.group_rows)
-        return moe.combine(rows, handle, weights)
-
-    same(
-        with_gradients(on_devices(local))(*arrays),
-        dense_with_gradients(arrays, expert=expert),
-        1e-4,
-    )
-
-
 @pytest.mark.parametrize("padded", [(128, 8), (256, 128), (136, 136)])
 def test_padding_is_not_given_to_functions(rng, padded):
     sizes, without = np.array(padded), np.array([100, 1])
