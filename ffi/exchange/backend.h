@@ -28,7 +28,7 @@ struct CountsArgs {
   int32_t* table_words = nullptr;
   // Takes the table, which has been written, to where it is wanted, on whatever thread; null where that is there. What
   // fails here fails for all devices.
-  std::function<Status()> take_table;
+  std::function<Status()> take_table = nullptr;
   // Room for the sizes of all devices, by position; null where they are not wanted.
   int32_t* gathered = nullptr;
 };
