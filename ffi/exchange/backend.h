@@ -1,12 +1,11 @@
-// Declares the interface of a backend, one class for each way of moving rows. Call sites are opened when a program is
-// compiled and used on every launch. Nothing here knows of XLA.
+// Declares what backends have in common: the operations that they open, one for each call site, with what devices bring
+// to them. Call sites are opened when a program is compiled and used on every launch. Nothing here knows of XLA.
 #ifndef FASTJAX_EXCHANGE_BACKEND_H_
 #define FASTJAX_EXCHANGE_BACKEND_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "exchange/call_site.h"
@@ -107,18 +106,11 @@ class Operation {
   virtual void FailGroup(int64_t run_id, int32_t partition, const Status& why, Completion done) = 0;
 };
 
-// Brings every device's counts together and has them planned, or only gathers them.
+// Brings every device's counts together and has them planned. Without a plan, counts may be any integers, and are only
+// gathered.
 using Counts = Operation<CountsArgs>;
 // Moves rows as the stage tables say.
 using Exchange = Operation<ExchangeArgs>;
-
-class Backend {
- public:
-  virtual ~Backend() = default;
-  // Without a plan, counts may be any integers, and are only gathered.
-  virtual std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) = 0;
-  virtual std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) = 0;
-};
 
 }  // namespace fastjax
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu_registry.h"
+#include "backends/registry.h"
 #include "exchange/counts.h"
 #include "handlers/exchange_buffers.h"
 #include "planner/table.h"
@@ -73,11 +73,9 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, std::shared_
     if (!topology.has_value()) return topology.error();
     devices_per_server = topology->devices_per_server;
   }
-  PlatformBackend platform_backend;
-  const Status found = FindGpuBackend(attrs.platform, **site, devices_per_server, &platform_backend);
+  const Status found = FindGpuBackend(attrs.platform, **site, devices_per_server, backend);
   if (!found.ok()) return ToError(found);
-  state->gpu = std::move(platform_backend.gpu);
-  *backend = std::move(platform_backend.backend);
+  state->gpu = (*backend)->gpus.gpu;
   return ffi::Error::Success();
 }
 

@@ -45,7 +45,7 @@ struct Copies {
 
 }  // namespace
 
-Status Launcher::Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel) {
+Status Launcher::Launch(const LaunchSchedule& schedule, const Layout& layout, nccl::Channel* channel) {
   DeviceScope scope(*gpu_);
   // What is thrown must not leave work behind either: callers take their memory back then too.
   tally_ = {};
@@ -56,7 +56,7 @@ Status Launcher::Launch(const LaunchSchedule& schedule, const Layout& layout, Ch
   return status;
 }
 
-Status Launcher::Put(const LaunchSchedule& schedule, const Layout& layout, Channel* channel) {
+Status Launcher::Put(const LaunchSchedule& schedule, const Layout& layout, nccl::Channel* channel) {
   Status status = Prepare(layout);
   for (int32_t call = 0; status.ok() && call < schedule.calls(); ++call) status = Upload(schedule, call);
   // Memory of other calls is touched only when they have come to this exchange, and given back only when all have left
@@ -131,7 +131,7 @@ Status Launcher::Upload(const LaunchSchedule& schedule, int32_t call) {
   return gpu_->Check(gpu_->driver().Copy(there, own.pinned.data, bytes, own.caller->stream), device, "copy its lists");
 }
 
-Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
+Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, nccl::Channel* channel) {
   if (pipeline_step > 0) {
     if (Status status = Join(); !status.ok()) return status;
   }
@@ -162,7 +162,7 @@ Status Launcher::LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_ste
   return Status::Ok();
 }
 
-Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel) {
+Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, nccl::Channel* channel) {
   std::fill(talks_.begin(), talks_.end(), 0);
   const MessageEnd* const messages = schedule.messages(pipeline_step);
   const int64_t count = schedule.num_messages(pipeline_step);
@@ -181,10 +181,7 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
     tally_.messages += deliver.count;
     tally_.sent += deliver.bytes;
   }
-  if (count == 0) return Status::Ok();
-  if (channel == nullptr)
-    return Status::Internal("fastjax: a plan has messages, and there is nothing to send them by.");
-  return channel->Move(messages, count, sides_);
+  return count == 0 ? Status::Ok() : channel->Move(messages, count, sides_);
 }
 
 // launch() is what the driver says of a launch on the call's device.

@@ -8,6 +8,7 @@
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/device/layout.h"
 #include "backends/gpu/launch_schedule.h"
+#include "backends/gpu/nccl/fabric.h"
 
 namespace fastjax::gpu {
 
@@ -18,7 +19,7 @@ class Launcher {
   // When it returns, all has been put on the callers' streams, or on others that these wait for. `channel` may be null
   // where there are no messages. What fails half-way, or throws, leaves nothing of it on the streams; some rows may
   // have moved.
-  Status Launch(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
+  Status Launch(const LaunchSchedule& schedule, const Layout& layout, nccl::Channel* channel);
 
  private:
   // What a call has besides its stream.
@@ -35,10 +36,10 @@ class Launcher {
     const int32_t* entries;
   };
 
-  Status Put(const LaunchSchedule& schedule, const Layout& layout, Channel* channel);
+  Status Put(const LaunchSchedule& schedule, const Layout& layout, nccl::Channel* channel);
   Status Prepare(const Layout& layout);
   Status Upload(const LaunchSchedule& schedule, int32_t call);
-  Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
+  Status LaunchStep(const LaunchSchedule& schedule, int32_t pipeline_step, nccl::Channel* channel);
   template <typename LaunchKernel>
   Status Start(const CallResources& call, LaunchKernel launch);
   Status Run(const LaunchSchedule& schedule, int32_t call, const MoveList& list, kernels::Stream stream);
@@ -48,7 +49,7 @@ class Launcher {
   Status Follow(const CallResources& call, kernels::Stream first, kernels::Stream then);
   Status Record(const CallResources& call, kernels::Stream stream, DeviceScope* scope);
   Status Wait(const CallResources& call, kernels::Stream stream, const CallResources& other);
-  Status MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, Channel* channel);
+  Status MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_step, nccl::Channel* channel);
   int32_t BlocksFor(const CallResources& call, int64_t bytes) const;
   void Settle();
   void Clear();

@@ -8,7 +8,6 @@
 
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
-#include "rendezvous/counts.h"
 #include "rendezvous/process_launch.h"
 #include "runtime/recorder.h"
 
@@ -17,11 +16,9 @@ namespace {
 
 // What the launches of a call site share.
 struct Shared {
-  Shared(std::shared_ptr<Gpu> g, std::shared_ptr<Fabric> f, ExchangeOptions o)
-      : gpu(std::move(g)), fabric(std::move(f)), options(std::move(o)) {}
+  Shared(Gpus g, ExchangeOptions o) : gpus(std::move(g)), options(std::move(o)) {}
 
-  const std::shared_ptr<Gpu> gpu;
-  const std::shared_ptr<Fabric> fabric;
+  const Gpus gpus;
   const ExchangeOptions options;
   Channels channels;
 };
@@ -29,9 +26,7 @@ struct Shared {
 class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
   GpuLaunch(const Site& site, Recorder* recorder, const std::shared_ptr<Shared>& shared)
-      : ProcessLaunch(site, recorder),
-        shared_(shared.get()),
-        work_(shared_->gpu.get(), shared_->fabric.get(), &shared_->channels) {}
+      : ProcessLaunch(site, recorder), shared_(shared.get()), work_(shared_->gpus, &shared_->channels) {}
 
  private:
   LaunchSummary summary() const override { return work_.summary(); }
@@ -45,7 +40,8 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     const CallSite& call = site().call_site();
     // The thread is ours: without a device of its own it would make a context on the first GPU, whoever's that is.
     const int32_t device = CallerOf(args()[site().local(group()).front()])->device;
-    Status status = shared_->gpu->Check(shared_->gpu->driver().SetDevice(device), device, "be chosen");
+    const Gpu& gpu = *shared_->gpus.gpu;
+    Status status = gpu.Check(gpu.driver().SetDevice(device), device, "be chosen");
     if (status.ok()) {
       status =
           work_.Prepare(call, group(), args(), shared_->options, site().local_ranks(group()), found_by_all, launch());
@@ -128,16 +124,13 @@ Status Share(ProcessGroup* process_group, const CallSite& site, int32_t group, c
 
 }  // namespace
 
-std::shared_ptr<Counts> GpuProcessBackend::OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) {
-  return OpenProcessCounts(process_group_, site, std::move(plan));
-}
-
-std::shared_ptr<Exchange> GpuProcessBackend::OpenExchange(std::shared_ptr<const CallSite> site,
-                                                          ExchangeOptions options) {
+std::shared_ptr<Exchange> OpenProcessExchange(Gpus gpus, std::shared_ptr<ProcessGroup> process_group,
+                                              const std::shared_ptr<const CallSite>& site, ExchangeOptions options) {
   auto recorder = std::make_unique<Recorder>(site, options, true);
   const std::string what = "on GPUs, " + Describe(options);
   return OpenRendezvous<ProcessOperation<GpuLaunch, std::shared_ptr<Shared>>>(
-      process_group_, site, what, std::move(recorder), std::make_shared<Shared>(gpu_, fabric_, std::move(options)));
+      std::move(process_group), site, what, std::move(recorder),
+      std::make_shared<Shared>(std::move(gpus), std::move(options)));
 }
 
 nccl::ShareId MakeShareId(std::shared_ptr<ProcessGroup> process_group) {

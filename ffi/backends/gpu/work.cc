@@ -25,7 +25,11 @@ Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<Exch
   *found_by_all = options.indexed && overlap;
   if (*found_by_all) return OverlappingSlices(site);
   FindCalls(site, args, &layout_);
-  if (Status status = fabric_->FindDomains(site, &layout_); !status.ok()) return status;
+  if (gpus_.fabric == nullptr) {
+    FindServers(gpus_.devices_per_server, &layout_);
+  } else if (Status status = gpus_.fabric->FindDomains(site, &layout_); !status.ok()) {
+    return status;
+  }
   const LaunchSchedule::Kind kind = {options.reverse && (options.indexed || overlap), options.indexed};
   return schedule_.Build(site, args, prepared_.plans(), kind, traffic, layout_);
 }
@@ -45,11 +49,14 @@ bool Work::MayHaveMessages(const CallSite& site) {
 
 Status Work::Launch(const CallSite& site, int32_t group) {
   if (!MayHaveMessages(site)) return launcher_.Launch(schedule_, layout_, nullptr);
-  Channels::OfGroup& own = channels_->Of(group);
-  const std::lock_guard<std::mutex> lock(own.mutex);
-  if (Status status = fabric_->ChannelOf(site, group, layout_, &own.channel); !status.ok()) return status;
+  if (gpus_.fabric == nullptr) {
+    return Status::Internal(site.Prefix() + "ranks that one device executes must be on one stream.");
+  }
+  nccl::Channel& channel = channels_->Of(site, group);
+  const std::lock_guard<std::mutex> lock(channel.mutex());
+  if (Status status = gpus_.fabric->Connect(site, group, layout_, &channel); !status.ok()) return status;
   const std::vector<std::unique_lock<std::mutex>> locks = LockDevices();
-  return launcher_.Launch(schedule_, layout_, own.channel.get());
+  return launcher_.Launch(schedule_, layout_, &channel);
 }
 
 std::vector<std::unique_lock<std::mutex>> Work::LockDevices() {
@@ -59,7 +66,7 @@ std::vector<std::unique_lock<std::mutex>> Work::LockDevices() {
   devices_.erase(std::unique(devices_.begin(), devices_.end()), devices_.end());
   std::vector<std::unique_lock<std::mutex>> locks;
   locks.reserve(devices_.size());
-  for (const int32_t device : devices_) locks.emplace_back(gpu_->message_mutex(device));
+  for (const int32_t device : devices_) locks.emplace_back(gpus_.gpu->message_mutex(device));
   return locks;
 }
 

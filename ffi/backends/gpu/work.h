@@ -4,43 +4,37 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <vector>
 
-#include "backends/gpu/device/gpu.h"
 #include "backends/gpu/device/layout.h"
+#include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/launch_schedule.h"
 #include "backends/gpu/launcher.h"
+#include "backends/gpu/nccl/fabric.h"
 #include "execution/prepared.h"
 #include "runtime/recorder.h"
 
 namespace fastjax::gpu {
 
-// What the groups of a call site have for messages. One for all of its works, since what failed in one exchange is told
-// to the group's next, whichever work that comes by.
+// The channels of a call site's groups, for all of its works.
 class Channels {
  public:
-  struct OfGroup {
-    std::mutex mutex;  // held from when the channel is looked for until an exchange has been put on streams
-    std::shared_ptr<Channel> channel;
-  };
-
-  OfGroup& Of(int32_t group) {
+  nccl::Channel& Of(const CallSite& site, int32_t group) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return channels_[group];
+    return channels_.try_emplace(group, site, group).first->second;
   }
 
  private:
   std::mutex mutex_;
-  std::map<int32_t, OfGroup> channels_;
+  std::map<int32_t, nccl::Channel> channels_;
 };
 
 // Reused from exchange to exchange.
 class Work {
  public:
-  Work(Gpu* gpu, Fabric* fabric, Channels* channels)
-      : gpu_(gpu), fabric_(fabric), channels_(channels), launcher_(gpu) {}
+  // Both must outlive it.
+  Work(const Gpus& gpus, Channels* channels) : gpus_(gpus), channels_(channels), launcher_(gpus.gpu.get()) {}
 
   // Checks and plans; `args` by position must stay as they are until Launch. `ranks`: of this process's devices.
   // `found_by_all` says, of a mistake, whether every process finds the same.
@@ -55,8 +49,7 @@ class Work {
   bool MayHaveMessages(const CallSite& site);
   std::vector<std::unique_lock<std::mutex>> LockDevices();
 
-  Gpu* const gpu_;
-  Fabric* const fabric_;
+  const Gpus& gpus_;
   Channels* const channels_;
   Prepared prepared_;
   Layout layout_;

@@ -163,8 +163,8 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
 
 }  // namespace
 
-std::shared_ptr<Exchange> MemoryBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
-  return OpenRendezvous<MemoryExchange>(std::move(site), std::move(options));
+std::shared_ptr<Exchange> OpenExchange(const std::shared_ptr<const CallSite>& site, ExchangeOptions options) {
+  return OpenRendezvous<MemoryExchange>(site, std::move(options));
 }
 
 }  // namespace fastjax::memory

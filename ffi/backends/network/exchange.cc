@@ -97,10 +97,11 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
 
 }  // namespace
 
-std::shared_ptr<Exchange> NetworkBackend::OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) {
+std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<ProcessGroup> process_group,
+                                       const std::shared_ptr<const CallSite>& site, ExchangeOptions options) {
   auto recorder = std::make_unique<Recorder>(site, options, false);
   const std::string what = Describe(options);
-  return OpenRendezvous<ProcessOperation<ExchangeLaunch, ExchangeOptions>>(process_group_, site, what,
+  return OpenRendezvous<ProcessOperation<ExchangeLaunch, ExchangeOptions>>(std::move(process_group), site, what,
                                                                            std::move(recorder), std::move(options));
 }
 

@@ -5,28 +5,17 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "exchange/backend.h"
-#include "rendezvous/counts.h"
+#include "exchange/call_site.h"
 #include "rendezvous/process_group.h"
 #include "runtime/job_network.h"
 
 namespace fastjax::network {
 
-class NetworkBackend final : public Backend {
- public:
-  // The process group must outlive the transport's thread.
-  explicit NetworkBackend(std::shared_ptr<ProcessGroup> process_group) : process_group_(std::move(process_group)) {}
-
-  std::shared_ptr<Counts> OpenCounts(std::shared_ptr<const CallSite> site, PlanFunction plan) override {
-    return OpenProcessCounts(process_group_, site, std::move(plan));
-  }
-  std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<const CallSite> site, ExchangeOptions options) override;
-
- private:
-  const std::shared_ptr<ProcessGroup> process_group_;
-};
+// The process group must outlive the transport's thread.
+std::shared_ptr<Exchange> OpenExchange(std::shared_ptr<ProcessGroup> process_group,
+                                       const std::shared_ptr<const CallSite>& site, ExchangeOptions options);
 
 // Opens a transport over UCX. Returns null, with the reason, if UCX cannot, or in a build without UCX.
 std::shared_ptr<JobTransport> OpenTransport(const TransportOptions& options, std::string* wrong);

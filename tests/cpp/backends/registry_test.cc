@@ -6,10 +6,6 @@
 #include <string>
 
 #include "backends/gpu/device/driver_library.h"
-#include "backends/gpu/gpu_backend.h"
-#include "backends/gpu_registry.h"
-#include "backends/memory/memory_backend.h"
-#include "backends/network/network_backend.h"
 #include "runtime/job_network.h"
 #include "support/check.h"
 #include "support/job_transport.h"
@@ -28,11 +24,6 @@ std::shared_ptr<CallSite> SiteOfProcesses() {
   return site;
 }
 
-template <typename Is, typename Base>
-bool Holds(const std::shared_ptr<Base>& backend) {
-  return dynamic_cast<const Is*>(backend.get()) != nullptr;
-}
-
 void Open() {
   static std::shared_ptr<DeadJobTransport> transport;
   std::string addresses;
@@ -44,47 +35,45 @@ void Close() { CHECK(CloseTheTransport(std::chrono::milliseconds{0})); }
 TEST(WithoutNetwork) {
   std::shared_ptr<Backend> backend;
   CHECK(FindBackend(*MakeSite(1, 2), &backend).ok());
-  CHECK(Holds<memory::MemoryBackend>(backend));
+  CHECK(backend->process_group == nullptr && backend->gpus.gpu == nullptr);
   const Status status = FindBackend(*SiteOfProcesses(), &backend);
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kNoNetwork);
-  PlatformBackend on_gpu;
-  CHECK_EQ(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &on_gpu).message, kNoNetwork);
+  CHECK_EQ(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &backend).message, kNoNetwork);
 }
 
 // Call sites share the processes' group for as long as the network is the same.
 TEST(WithNetwork) {
   Open();
-  std::shared_ptr<Backend> backend;
-  CHECK(FindBackend(*MakeSite(1, 2), &backend).ok());
-  CHECK(Holds<memory::MemoryBackend>(backend));
-  CHECK(FindBackend(*SiteOfProcesses(), &backend).ok());
-  CHECK(Holds<network::NetworkBackend>(backend));
-  std::shared_ptr<ProcessGroup> first, again, renewed;
-  CHECK(FindProcessGroup(*SiteOfProcesses(), &first).ok());
-  CHECK(FindProcessGroup(*SiteOfProcesses(), &again).ok());
-  CHECK(first == again);
-  CHECK(first->transport == TheTransport());
+  std::shared_ptr<Backend> first, again, renewed;
+  CHECK(FindBackend(*MakeSite(1, 2), &first).ok());
+  CHECK(first->process_group == nullptr);
+  CHECK(FindBackend(*SiteOfProcesses(), &first).ok());
+  CHECK(FindBackend(*SiteOfProcesses(), &again).ok());
+  CHECK(first->process_group == again->process_group);
+  CHECK(first->process_group->transport == TheTransport());
   Close();
   Open();
-  CHECK(FindProcessGroup(*SiteOfProcesses(), &renewed).ok());
-  CHECK(renewed != first);
-  CHECK(renewed->transport == TheTransport());
+  CHECK(FindBackend(*SiteOfProcesses(), &renewed).ok());
+  CHECK(renewed->process_group != first->process_group);
+  CHECK(renewed->process_group->transport == TheTransport());
   Close();
 }
 
+// They share communicators with those of their platform that meet likewise.
 TEST(Gpus) {
-  PlatformBackend found, loopback, again;
-  CHECK(FindGpuBackend("cpu", *MakeSite(1, 2), 0, &found).ok());
-  CHECK(Holds<gpu::GpuBackend>(found.backend));
+  std::shared_ptr<Backend> here, loopback, first, again;
+  CHECK(FindGpuBackend("cpu", *MakeSite(1, 2), 0, &here).ok());
+  CHECK(here->process_group == nullptr && here->gpus.fabric != nullptr);
   CHECK(FindGpuBackend("cpu", *MakeSite(1, 4), 2, &loopback).ok());
-  CHECK(Holds<gpu::GpuBackend>(loopback.backend));
-  CHECK(loopback.gpu == found.gpu);
+  CHECK(loopback->gpus.fabric == nullptr);
+  CHECK_EQ(loopback->gpus.devices_per_server, 2);
+  CHECK(loopback->gpus.gpu == here->gpus.gpu);
   Open();
-  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &found).ok());
-  CHECK(Holds<gpu::GpuProcessBackend>(found.backend));
+  CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &first).ok());
   CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &again).ok());
-  CHECK(found.backend != again.backend);
+  CHECK(first->process_group != nullptr && first->gpus.fabric == again->gpus.fabric);
+  CHECK(first->gpus.fabric != here->gpus.fabric);
   Close();
 }
 
@@ -92,12 +81,12 @@ TEST(NoGpuLibrary) {
   gpu::PlatformOptions options;
   options.library = "libno_gpu_library.so";
   gpu::SetOptions("cuda", options);
-  PlatformBackend found;
+  std::shared_ptr<Backend> found;
   const Status status = FindGpuBackend("cuda", *MakeSite(1, 2), 0, &found);
   CHECK(status.code == Code::kInternal);
   CHECK_CONTAINS(status.message,
                  "exchange over axis 'x' (channel 7): cannot load fastjax's GPU library: libno_gpu_library.so");
-  CHECK(found.gpu == nullptr && found.backend == nullptr);
+  CHECK(found == nullptr);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Statistics: when call sites record their launches, and what is kept of them. The figures are checked in
 // tests/host/test_stats.py.
+#include "rendezvous/counts.h"
 #include "runtime/recorder.h"
 
 #include <memory>
@@ -13,8 +14,6 @@
 
 namespace fastjax::test {
 namespace {
-
-using memory::MemoryBackend;
 
 // Collects statistics, of nothing that was before.
 struct Collecting {
@@ -75,9 +74,9 @@ TEST(Ended) {
 TEST(TimeoutIsAFailure) {
   const Collecting collecting;
   const auto site = MakeSite(1, 2, 50);
-  const auto exchange = MemoryBackend().OpenExchange(site, {});
+  const auto exchange = memory::OpenExchange(site, {});
   const auto counts =
-      MemoryBackend().OpenCounts(site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
+      OpenDeviceCounts(site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
   const Outcomes outcomes(2);
   exchange->Start(1, 0, {}, outcomes.For(0));
   counts->Start(1, 0, {}, outcomes.For(1));

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/network/network_backend.h"
+#include "backends/registry.h"
 #include "exchange/backend.h"
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
@@ -18,7 +18,7 @@ namespace fastjax::test {
 
 // The backends of all processes of a job.
 struct Processes {
-  using Make = std::function<std::shared_ptr<Backend>(std::shared_ptr<ProcessGroup>)>;
+  using Make = std::function<Backend(const std::shared_ptr<ProcessGroup>&)>;
 
   // `make`: what a process uses instead of its network backend alone.
   explicit Processes(int32_t count, uint64_t seed, const Make& make = nullptr)
@@ -28,8 +28,7 @@ struct Processes {
       auto process_group =
           std::make_shared<ProcessGroup>(std::shared_ptr<Transport>(std::shared_ptr<void>(), network.transport(p)));
       stations.push_back(process_group);
-      backends.push_back(make == nullptr ? std::make_shared<network::NetworkBackend>(process_group)
-                                         : make(process_group));
+      backends.push_back(make == nullptr ? Backend{process_group, {}} : make(process_group));
     }
   }
 
@@ -39,7 +38,7 @@ struct Processes {
   std::unique_ptr<LoopbackNetwork> own;
   LoopbackNetwork& network;
   std::vector<std::shared_ptr<ProcessGroup>> stations;  // by process
-  std::vector<std::shared_ptr<Backend>> backends;
+  std::vector<Backend> backends;
 };
 
 // One call site of a program, in every process: each has planned for itself.
@@ -51,11 +50,11 @@ class Everywhere final : public Exchange {
   Everywhere(Processes* processes, std::shared_ptr<const CallSite> site, const RigOptions& rig,
              const PlanOf& plan_of = nullptr)
       : site_(std::move(site)) {
-    for (auto& backend : processes->backends) {
+    for (const Backend& backend : processes->backends) {
       ExchangeOptions options = rig.exchange;
       if (rig.exchange.plan) options.plan = PlanSlices(rig.topology, rig.scheduler, rig.row_bytes);
       if (plan_of) options.plan = plan_of(exchanges_.size(), std::move(options.plan));
-      exchanges_.push_back(backend->OpenExchange(site_, options));
+      exchanges_.push_back(backend.OpenExchange(site_, options));
     }
   }
   void Start(int64_t run_id, int32_t partition, ExchangeArgs args, Completion done) override {

@@ -18,17 +18,10 @@ void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layo
   }
 }
 
-Status LoopbackFabric::FindDomains(const CallSite& /*site*/, Layout* layout) {
+void FindServers(int32_t devices_per_server, Layout* layout) {
   for (size_t rank = 0; rank < layout->domain_of.size(); ++rank) {
-    layout->domain_of[rank] = static_cast<int32_t>(rank) / devices_per_server_;
+    layout->domain_of[rank] = static_cast<int32_t>(rank) / devices_per_server;
   }
-  return Status::Ok();
-}
-
-Status LoopbackFabric::ChannelOf(const CallSite& site, int32_t /*group*/, const Layout& /*layout*/,
-                                 std::shared_ptr<Channel>* channel) {
-  *channel = nullptr;
-  return Status::Internal(site.Prefix() + "ranks that one device executes must be on one stream.");
 }
 
 }  // namespace fastjax::gpu

@@ -21,38 +21,12 @@ std::string NameOf(const CallSite& site, int32_t group, const std::vector<Member
 
 }  // namespace
 
-// Between devices of one group, for one call site.
-class NcclFabric::Line final : public Channel {
- public:
-  Line(const CallSite& site, int32_t group) : report_(std::make_shared<Report>(site, group)) {}
+Status Channel::Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) {
+  if (Status status = report_->Take(); !status.ok()) return status;
+  return communicator_group_->Move(report_, messages, count, streams);
+}
 
-  Status Move(const MessageEnd* messages, int64_t count, const std::vector<kernels::Stream>& streams) override {
-    if (communicator_group_ == nullptr)
-      return Status::Internal(report_->site().Prefix() + "there are no communicators.");
-    if (Status status = Failure(); !status.ok()) return status;
-    return communicator_group_->Move(report_, messages, count, streams);
-  }
-
-  // What went wrong since the last exchange, once.
-  Status Failure() { return report_->Take(); }
-
-  bool IsReadyFor(const std::vector<Member>& members) const {
-    return communicator_group_ != nullptr && !communicator_group_->has_failed() &&
-           communicator_group_->members() == members;
-  }
-  std::shared_ptr<CommunicatorGroup>* communicator_group() { return &communicator_group_; }
-
- private:
-  const std::shared_ptr<Report> report_;
-  std::shared_ptr<CommunicatorGroup> communicator_group_;
-};
-
-NcclFabric::NcclFabric(std::shared_ptr<Gpu> gpu, std::vector<std::string> libraries, ShareId share_id)
-    : gpu_(std::move(gpu)), libraries_(std::move(libraries)), share_id_(std::move(share_id)) {}
-
-NcclFabric::~NcclFabric() = default;
-
-Status NcclFabric::FindDomains(const CallSite& site, Layout* layout) {
+Status Fabric::FindDomains(const CallSite& site, Layout* layout) {
   bool all = true;
   for (const Caller* caller : layout->calls) {
     for (const Caller* peer : layout->calls) {
@@ -69,19 +43,16 @@ Status NcclFabric::FindDomains(const CallSite& site, Layout* layout) {
   return Status::Ok();
 }
 
-Status NcclFabric::ChannelOf(const CallSite& site, int32_t group, const Layout& layout,
-                             std::shared_ptr<Channel>* channel) {
+Status Fabric::Connect(const CallSite& site, int32_t group, const Layout& layout, Channel* channel) {
   std::vector<Member> members;
   if (Status status = FindMembers(site, group, layout, &members); !status.ok()) return status;
-  if (*channel == nullptr) *channel = std::make_shared<Line>(site, group);
-  auto* const line = static_cast<Line*>(channel->get());  // given by this function
-  const bool ready = line->IsReadyFor(members);
-  if (Status status = line->Failure(); !status.ok()) return status;
-  return ready ? Status::Ok() : Find(site, group, members, line->communicator_group());
+  const bool ready = channel->IsReadyFor(members);
+  if (Status status = channel->report_->Take(); !status.ok()) return status;
+  return ready ? Status::Ok() : Find(site, group, members, &channel->communicator_group_);
 }
 
-Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout& layout,
-                               std::vector<Member>* members) const {
+Status Fabric::FindMembers(const CallSite& site, int32_t group, const Layout& layout,
+                           std::vector<Member>* members) const {
   for (int32_t rank = 0; rank < site.group_size; ++rank) {
     const int32_t call = layout.call_of[static_cast<size_t>(rank)];
     if (call < 0) continue;
@@ -97,13 +68,13 @@ Status NcclFabric::FindMembers(const CallSite& site, int32_t group, const Layout
   return Status::Ok();
 }
 
-NcclFabric::Known& NcclFabric::KnownAs(const std::string& name) {
+Fabric::Known& Fabric::KnownAs(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return known_[name];
 }
 
-Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
-                        std::shared_ptr<CommunicatorGroup>* communicator_group) {
+Status Fabric::Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
+                    std::shared_ptr<CommunicatorGroup>* communicator_group) {
   if (share_id_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
     return Status::Unavailable(site.Prefix() +
                                "devices of other processes take part, and there is nothing to find these by.");
@@ -128,8 +99,8 @@ Status NcclFabric::Find(const CallSite& site, int32_t group, const std::vector<M
   return status;
 }
 
-Status NcclFabric::Make(const CallSite& site, int32_t group, const std::vector<Member>& members,
-                        const std::string& name, Known* known, std::shared_ptr<CommunicatorGroup>* communicator_group) {
+Status Fabric::Make(const CallSite& site, int32_t group, const std::vector<Member>& members, const std::string& name,
+                    Known* known, std::shared_ptr<CommunicatorGroup>* communicator_group) {
   std::string wrong;
   const Library* const library = Load(libraries_, &wrong);
   if (library == nullptr) return Status::Unavailable(wrong + ".");
@@ -145,9 +116,8 @@ Status NcclFabric::Make(const CallSite& site, int32_t group, const std::vector<M
   return Status::Ok();
 }
 
-Status NcclFabric::Identify(const Library& library, const CallSite& site, int32_t group,
-                            const std::vector<Member>& members, const std::string& name, int64_t generation,
-                            UniqueId* id) const {
+Status Fabric::Identify(const Library& library, const CallSite& site, int32_t group, const std::vector<Member>& members,
+                        const std::string& name, int64_t generation, UniqueId* id) const {
   const bool makes = members.front().rank == 0;
   if (makes) {
     const Result result = library.GetUniqueId(id);

@@ -27,9 +27,7 @@ namespace fastjax::test {
 namespace {
 
 using gpu::Gpu;
-using gpu::GpuBackend;
-using gpu::LoopbackFabric;
-using gpu::nccl::NcclFabric;
+using gpu::nccl::Fabric;
 using planner::Scheduler;
 
 // Of the driver, for a copy of its lists, a kernel, and coming and going with others.
@@ -46,15 +44,11 @@ Setting Open(const std::shared_ptr<CallSite>& site, const RigOptions& options, W
              const kernels::Driver* driver = fastjax_gpu_driver(), std::shared_ptr<Gpu> gpu = nullptr) {
   Setting setting;
   setting.gpu = gpu == nullptr ? std::make_shared<Gpu>(driver) : std::move(gpu);
-  std::shared_ptr<gpu::Fabric> fabric;
-  if (where == Where::kLoopback) {
-    fabric = std::make_shared<LoopbackFabric>(options.topology.devices_per_server);
-  } else {
-    fabric = std::make_shared<NcclFabric>(setting.gpu, std::vector<std::string>());
-  }
-  GpuBackend transport(setting.gpu, fabric);
-  setting.exchange = std::make_unique<StreamedExchange>(setting.gpu, transport.OpenExchange(site, options.exchange),
-                                                        site->partitions(), where == Where::kLoopback);
+  gpu::Gpus gpus = {setting.gpu, nullptr, options.topology.devices_per_server};
+  if (where == Where::kPeers) gpus = {setting.gpu, std::make_shared<Fabric>(setting.gpu, std::vector<std::string>())};
+  setting.exchange =
+      std::make_unique<StreamedExchange>(setting.gpu, gpu::OpenDeviceExchange(gpus, site, options.exchange),
+                                         site->partitions(), where == Where::kLoopback);
   return setting;
 }
 
@@ -272,8 +266,7 @@ TEST(LoopbackOfSeveralStreams) {
   options.topology = MakeTopology(2, 1);
   const auto site = MakeSite(1, 2, kNoTimeoutMs, &random);
   const auto gpu = std::make_shared<Gpu>(fastjax_gpu_driver());
-  GpuBackend transport(gpu, std::make_shared<LoopbackFabric>(1));
-  StreamedExchange exchange(gpu, transport.OpenExchange(site, options.exchange), 2, false);
+  StreamedExchange exchange(gpu, gpu::OpenDeviceExchange({gpu, nullptr, 1}, site, options.exchange), 2, false);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes = rig.Run(&exchange, 1, false);
   CHECK_CONTAINS(outcomes.status(0).message, "ranks that one device executes must be on one stream.");
@@ -313,8 +306,7 @@ TEST(OneCall) {
     memory.push_back(std::make_unique<std::byte[]>(bytes));
     return memory.back().get();
   };
-  GpuBackend transport(gpu, std::make_shared<LoopbackFabric>(4));
-  OneCall exchange(transport.OpenExchange(site, options.exchange), &caller);
+  OneCall exchange(gpu::OpenDeviceExchange({gpu, nullptr, 4}, site, options.exchange), &caller);
   Rig rig(site, options, MakeCases(options.topology, random()).back().traffic, &random);
   const Outcomes outcomes(8);
   for (int32_t p = 0; p < 8; ++p) rig.Start(&exchange, 1, p, outcomes.For(p));

@@ -26,15 +26,13 @@ namespace fastjax::test {
 namespace {
 
 using gpu::Gpu;
-using gpu::GpuProcessBackend;
-using gpu::nccl::NcclFabric;
 using planner::Scheduler;
 
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {
-  return [gpu, library](std::shared_ptr<ProcessGroup> process_group) {
-    auto fabric = std::make_shared<NcclFabric>(gpu, library, gpu::MakeShareId(process_group));
-    return std::make_shared<GpuProcessBackend>(gpu, std::move(fabric), std::move(process_group));
+  return [gpu, library](const std::shared_ptr<ProcessGroup>& process_group) {
+    const auto fabric = std::make_shared<gpu::nccl::Fabric>(gpu, library, gpu::MakeShareId(process_group));
+    return Backend{process_group, {gpu, fabric}};
   };
 }
 

@@ -12,6 +12,7 @@
 #include "exchange/call_site.h"
 #include "exchange/status.h"
 #include "planner/planner.h"
+#include "rendezvous/counts.h"
 #include "support/allocations.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
@@ -23,7 +24,6 @@
 namespace fastjax::test {
 namespace {
 
-using memory::MemoryBackend;
 using planner::Scheduler;
 using planner::TableView;
 
@@ -35,7 +35,7 @@ struct Setting {
       : random(seed), site(MakeSite(1, 8, timeout_ms, &random)) {
     options.topology = MakeTopology(2, 4);
     options.row_bytes = row_bytes;
-    exchange = MemoryBackend().OpenExchange(site, options.exchange);
+    exchange = memory::OpenExchange(site, options.exchange);
     const Matrix traffic = Fill(options.topology, [this](int32_t, int32_t) { return 1 + random() % 9; });
     rig = std::make_unique<Rig>(site, options, traffic, &random);
   }
@@ -79,7 +79,7 @@ TEST(WrongTables) {
   for (const bool backwards : {false, true}) {
     Setting setting(8, 2);
     setting.options.exchange.reverse = backwards;
-    setting.exchange = MemoryBackend().OpenExchange(setting.site, setting.options.exchange);
+    setting.exchange = memory::OpenExchange(setting.site, setting.options.exchange);
     const Matrix traffic = Fill(setting.options.topology, [&](int32_t, int32_t) { return 1 + setting.random() % 9; });
     Rig rig(setting.site, setting.options, traffic, &setting.random);
     for (int32_t round = 0; round < kRounds; ++round) {
@@ -127,7 +127,7 @@ TEST(TablesNotTaken) {
   const auto site = MakeSite(1, 3);
   const std::vector<int64_t> sizes(3, 1);
   for (const bool planned : {true, false}) {
-    const auto counts = MemoryBackend().OpenCounts(site, [=](const int64_t*, const TakePlan&, bool*) {
+    const auto counts = OpenDeviceCounts(site, [=](const int64_t*, const TakePlan&, bool*) {
       return planned ? Status::Ok() : Status::Internal("no plan");
     });
     int32_t taken = 0;

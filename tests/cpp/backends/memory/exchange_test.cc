@@ -19,7 +19,6 @@
 namespace fastjax::test {
 namespace {
 
-using memory::MemoryBackend;
 using planner::Scheduler;
 
 constexpr Scheduler kSchedulers[] = {Scheduler::kDirect, Scheduler::kSpreadout, Scheduler::kFast};
@@ -35,7 +34,7 @@ TEST(PlanningFails) {
       if (throws) throw std::bad_alloc();
       return Status::Invalid("no plan");
     };
-    const auto exchange = MemoryBackend().OpenExchange(site, options.exchange);
+    const auto exchange = memory::OpenExchange(site, options.exchange);
     Rig rig(site, options, MakeCases(options.topology, random()).front().traffic, &random);
     const Outcomes outcomes = rig.Run(exchange.get(), 1, true);
     for (int32_t i = 0; i < outcomes.count(); ++i) {
@@ -63,8 +62,8 @@ TEST(Large) {
         // By tables, which list a transfer at both its ends, and by plans of its own, which list it once.
         ExchangeOptions planning = exchange_options;
         if (!planning.transposed_table) planning.plan = PlanSlices(options.topology, scheduler, row_bytes);
-        const auto exchange = MemoryBackend().OpenExchange(site, exchange_options);
-        const auto planned = MemoryBackend().OpenExchange(site, planning);
+        const auto exchange = memory::OpenExchange(site, exchange_options);
+        const auto planned = memory::OpenExchange(site, planning);
         Rig rig(site, options, Fill(options.topology, [&](int32_t, int32_t) { return random() % 16; }), &random);
         for (int64_t run_id = 0; run_id < 2; ++run_id) {
           rig.Reset();

@@ -12,8 +12,7 @@
 namespace fastjax::test {
 
 using gpu::Gpu;
-using gpu::GpuBackend;
-using gpu::nccl::NcclFabric;
+using gpu::nccl::Fabric;
 
 FakeNccl& Fake() {
   static FakeNccl* const fake = [] {
@@ -34,12 +33,12 @@ std::shared_ptr<Gpu> LastingGpu(const kernels::Driver* driver) {
 }
 
 NcclSetting::NcclSetting(const kernels::Driver* driver, std::vector<std::string> libraries)
-    : gpu(LastingGpu(driver)), fabric(std::make_shared<NcclFabric>(gpu, std::move(libraries))) {}
+    : gpu(LastingGpu(driver)), fabric(std::make_shared<Fabric>(gpu, std::move(libraries))) {}
 
 std::unique_ptr<StreamedExchange> NcclSetting::Open(const std::shared_ptr<CallSite>& site,
                                                     const ExchangeOptions& options) const {
-  GpuBackend transport(gpu, fabric);
-  return std::make_unique<StreamedExchange>(gpu, transport.OpenExchange(site, options), site->partitions(), false);
+  return std::make_unique<StreamedExchange>(gpu, gpu::OpenDeviceExchange({gpu, fabric}, site, options),
+                                            site->partitions(), false);
 }
 
 bool Eventually(const std::function<bool()>& condition) {

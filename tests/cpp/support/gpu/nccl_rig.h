@@ -26,7 +26,7 @@ std::shared_ptr<gpu::Gpu> LastingGpu(const kernels::Driver* driver);
 
 struct NcclSetting {
   std::shared_ptr<gpu::Gpu> gpu;
-  std::shared_ptr<gpu::nccl::NcclFabric> fabric;
+  std::shared_ptr<gpu::nccl::Fabric> fabric;
 
   explicit NcclSetting(const kernels::Driver* driver = DriverWithoutPeers(),
                        std::vector<std::string> libraries = FakeLibrary());

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -25,12 +26,12 @@ namespace fastjax::test {
 namespace {
 
 using gpu::Caller;
-using gpu::Channel;
 using gpu::Layout;
 using gpu::MessageEnd;
+using gpu::nccl::Channel;
+using gpu::nccl::Fabric;
 using gpu::nccl::kRemoteError;
 using gpu::nccl::kSystemError;
-using gpu::nccl::NcclFabric;
 using gpu::nccl::ShareId;
 using gpu::nccl::UniqueId;
 
@@ -288,7 +289,8 @@ class Process {
       const bool same = layout_.domain_of[static_cast<size_t>(rank)] == layout_.domain_of[static_cast<size_t>(rank_)];
       CHECK_EQ(same, rank == rank_);
     }
-    if (status.ok()) status = fabric_.ChannelOf(*site_, 0, layout_, &channel_);
+    if (!channel_.has_value()) channel_.emplace(*site_, 0);
+    if (status.ok()) status = fabric_.Connect(*site_, 0, layout_, &*channel_);
     if (!status.ok()) return status;
     const MessageEnd messages[] = {{true, rank_, peer, 0, out_.data(), 1024, 2},
                                    {false, rank_, peer, 0, in_.data(), 1024, 2}};
@@ -311,8 +313,8 @@ class Process {
   const std::shared_ptr<CallSite> site_;
   const int32_t rank_;
   const std::shared_ptr<gpu::Gpu> gpu_;
-  NcclFabric fabric_;
-  std::shared_ptr<Channel> channel_;
+  Fabric fabric_;
+  std::optional<Channel> channel_;
   std::vector<std::unique_ptr<Computation>> computations_;
   OwnStream stream_;
   std::vector<std::byte> out_;
@@ -450,8 +452,8 @@ TEST(Layouts) {
   const Caller callers[] = {{reinterpret_cast<kernels::Stream>(1), 3, nullptr},
                             {reinterpret_cast<kernels::Stream>(2), 3, nullptr}};
   const Layout layout{{0, 1}, {0, 1}, {&callers[0], &callers[1]}};
-  std::shared_ptr<Channel> channel;
-  const Status status = setting.fabric->ChannelOf(*site, 0, layout, &channel);
+  Channel channel(*site, 0);
+  const Status status = setting.fabric->Connect(*site, 0, layout, &channel);
   CHECK(status.code == Code::kInvalidArgument);
   CHECK_CONTAINS(status.message,
                  "device 0 and device 1 are both emulated device 3; messages go between different ones");
