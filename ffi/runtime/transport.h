@@ -45,6 +45,17 @@ class Listener {
   virtual int64_t window() const { return std::numeric_limits<int64_t>::max(); }
 };
 
+// Rows to be sent or received as one message. Until its listener is called, the iovs and the memory that they name must
+// stay as they are.
+struct RowMessage {
+  Route route{};
+  uint64_t tag = 0;
+  const Iov* iovs = nullptr;
+  int32_t count = 0;
+  Listener* listener = nullptr;
+  int64_t cookie = 0;  // the listener's
+};
+
 // Handles what other processes do. The transport calls it on the transport's thread, and never from within a call of
 // the transport's.
 class Handler {
@@ -94,14 +105,12 @@ class Transport {
   // gets it when it does. What cannot be sent is reported by OnLost.
   virtual void SendMessage(int32_t process, const void* data, size_t bytes) = 0;
 
-  // Send and receive rows. `iovs` and the memory they name must stay as they are until the listener is called. A send
-  // and the receive on the other side match by tag; several of one tag and route match in order. A receive is as long
-  // as what is sent: one that would be longer writes nothing beyond its iovs, and it and one that is shorter end with
-  // an error. Until the receive is there, a send of more than a few kilobytes does not move: receivers set the pace.
-  virtual void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-                    int64_t cookie) = 0;
-  virtual void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-                       int64_t cookie) = 0;
+  // A send and the receive on the other side match by tag; several of one tag and route match in order. A receive is as
+  // long as what is sent: one that would be longer writes nothing beyond its iovs, and it and one that is shorter end
+  // with an error. Until the receive is there, a send of more than a few kilobytes does not move: receivers set the
+  // pace.
+  virtual void Send(const RowMessage& message) = 0;
+  virtual void Receive(const RowMessage& message) = 0;
 
   // Asks the listener's receives that no message has met yet to end. Each request still ends exactly once.
   virtual void Cancel(Listener* listener) = 0;

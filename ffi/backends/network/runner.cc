@@ -105,18 +105,14 @@ void Runner::Advance(int32_t queue) {
 void Runner::Begin(int32_t step_index) {
   const Step& step = schedule_->steps()[step_index];
   if (step.action == Action::kSend) FaultPoints::Get().AtStep(order_, step.phase, schedule_->stages()[step.stage] + 1);
-  const Route route = schedule_->RouteOf(step);
-  const uint64_t tag = tag_ + schedule_->TagOf(step);
   const StepRows& rows = schedule_->rows()[step_index];
-  const Iov* iovs = schedule_->iovs().data() + rows.first;
+  const Iov* const iovs = schedule_->iovs().data() + rows.first;
+  const RowMessage message = {
+      schedule_->RouteOf(step), tag_ + schedule_->TagOf(step), iovs, rows.count, this, step_index};
   states_[step_index] = State::kBegun;
   ++outstanding_;
-  ++begun_[route.process];
-  if (step.action == Action::kSend) {
-    transport_->Send(route, tag, iovs, rows.count, this, step_index);
-  } else {
-    transport_->Receive(route, tag, iovs, rows.count, this, step_index);
-  }
+  ++begun_[message.route.process];
+  step.action == Action::kSend ? transport_->Send(message) : transport_->Receive(message);
 }
 
 void Runner::OnDone(int64_t cookie, const Status& status) {

@@ -42,16 +42,10 @@ void Scatter(const std::vector<std::byte>& data, const Iov* iovs, int32_t count)
 }  // namespace
 
 // A send or a receive.
-struct LoopbackNetwork::Request {
+struct LoopbackNetwork::Request : RowMessage {
   int32_t process;
   bool sends;
-  Route route;
-  uint64_t tag;
-  const Iov* iovs;
-  int32_t count;
   size_t bytes;  // of the iovs
-  Listener* listener;
-  int64_t cookie;
   bool held;
   bool ended = false;
 };
@@ -134,20 +128,19 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
         });
   }
 
-  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-            int64_t cookie) override {
+  void Send(const RowMessage& message) override {
     const auto lock = Lock();
     Flight flight;
-    flight.send = Open(true, route, tag, iovs, count, listener, cookie);
+    flight.send = Open(true, message);
     flight.damage = std::exchange(node().damage_next, 0);
     flight.is_eager = flight.send->bytes <= kEagerBytes;
     if (flight.is_eager) {
-      Gather(iovs, count, &flight.eager);
+      Gather(message.iovs, message.count, &flight.eager);
       network_.End(flight.send, Status::Ok());
     }
-    Node& to = *network_.nodes_[route.process];
+    Node& to = *network_.nodes_[message.route.process];
     for (const auto& [value, mask] : to.dropped) {
-      if ((tag & mask) != (value & mask) || !network_.Reaches(process_, route.process)) continue;
+      if ((message.tag & mask) != (value & mask) || !network_.Reaches(process_, to.process)) continue;
       network_.End(flight.send, Status::Ok());
       return;
     }
@@ -155,10 +148,9 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
     network_.Meet(&to);
   }
 
-  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-               int64_t cookie) override {
+  void Receive(const RowMessage& message) override {
     const auto lock = Lock();
-    node().receives.push_back(Open(false, route, tag, iovs, count, listener, cookie));
+    node().receives.push_back(Open(false, message));
     network_.Meet(&node());
   }
 
@@ -217,14 +209,13 @@ class LoopbackNetwork::LoopbackTransport final : public Transport {
     CHECK(std::this_thread::get_id() == node().thread.get_id());
     return std::unique_lock<std::mutex>(network_.mutex_);
   }
-  std::shared_ptr<Request> Open(bool sends, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
-                                Listener* listener, int64_t cookie) {
-    CHECK_NE(route.process, process_);
+  std::shared_ptr<Request> Open(bool sends, const RowMessage& message) {
+    CHECK_NE(message.route.process, process_);
     auto request = std::make_shared<Request>(
-        Request{process_, sends, route, tag, iovs, count, Bytes(iovs, count), listener, cookie, network_.hold_});
+        Request{message, process_, sends, Bytes(message.iovs, message.count), network_.hold_});
     node().open.push_back(request);
     const int64_t of_rail = std::count_if(node().open.begin(), node().open.end(), [&](const auto& other) {
-      return other->sends == sends && other->route.local_rail == route.local_rail;
+      return other->sends == sends && other->route.local_rail == message.route.local_rail;
     });
     std::atomic<int64_t>& most = network_.most_[sends ? 1 : 0];
     most = std::max(most.load(), of_rail);

@@ -24,8 +24,8 @@ class UnlinkedTransport : public Base {
   uint64_t KeyedHash(const void*, size_t) const override { return 0; }
   std::string Describe(int32_t process) const override { return "process " + std::to_string(process); }
   void SendMessage(int32_t, const void*, size_t) override {}
-  void Send(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
-  void Receive(const Route&, uint64_t, const Iov*, int32_t, Listener*, int64_t) override {}
+  void Send(const RowMessage&) override {}
+  void Receive(const RowMessage&) override {}
   void Cancel(Listener*) override {}
   void Disconnect(int32_t) override {}
   void Probe(int32_t) override {}

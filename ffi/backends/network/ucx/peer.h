@@ -48,27 +48,25 @@ struct Arrival {
   std::chrono::steady_clock::time_point since;  // when it came; no receive has met it
 };
 
-// A send or a receive.
-struct Request {
-  uint64_t number = 0;  // no other request has had it
-  Peer* peer = nullptr;
-  std::list<Request>* list = nullptr;  // the list that it is in
-  Route route{};
-  uint64_t tag = 0;
-  const Iov* iovs = nullptr;
-  int32_t count = 0;
-  size_t bytes = 0;
+// How far a request is.
+struct Progress {
+  size_t bytes = 0;  // in all
   size_t moved = 0;  // bytes so far; the next are in iov `iov`, from byte `within` on
   int32_t iov = 0;
   size_t within = 0;
   uint64_t granted = 0;  // the receiver's number
-  Listener* listener = nullptr;
-  int64_t order = 0;  // this and the following are the listener's
+  int64_t order = 0;     // this and the next two are the listener's
   int32_t stage = 0;
   int64_t window = 0;
   uint64_t turn = 0;      // of its last chunk: chunks are counted
   int32_t passed_by = 0;  // ticks for which sends of a lower order went first
-  int64_t cookie = 0;
+};
+
+// A send or a receive.
+struct Request : RowMessage, Progress {
+  uint64_t number = 0;  // no other request has had it
+  Peer* peer = nullptr;
+  std::list<Request>* list = nullptr;  // the list that it is in
   std::list<Request>::iterator self;
   Lease lease;      // of a send whose rows the receiver may read from where they are
   Arrival offer;    // the offer that a receive has met

@@ -64,33 +64,28 @@ void Scatter(Request* request, const void* from, size_t bytes) {
 
 }  // namespace
 
-Request* RowTransfers::Make(std::list<Request>* list, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
-                            Listener* listener, int64_t cookie) {
+Request* RowTransfers::Make(std::list<Request> Peer::* list, const RowMessage& message) {
+  Status wrong = Unreachable(message.route.process);
+  if (!wrong.ok()) {
+    done_.push_back({message.listener, message.cookie, std::move(wrong)});
+    return nullptr;
+  }
+  Peer* const peer = &parts_->peers[static_cast<size_t>(message.route.process)];
+  peer->told = false;
   uint64_t slot = slots_.size();
   if (!free_.empty()) slot = free_.front().number & ((uint64_t{1} << kSlotBits) - 1);
-  Request* const request = Take(list, &free_);
+  Request* const request = Take(&(peer->*list), &free_);
   if (slot == slots_.size()) slots_.push_back(request);
   request->number = ++made_ << kSlotBits | slot;
-  request->list = list;
-  request->peer = &parts_->peers[static_cast<size_t>(route.process)];
-  request->peer->told = false;
-  request->route = route;
-  request->tag = tag;
-  request->iovs = iovs;
-  request->count = count;
-  request->bytes = 0;
-  for (int32_t i = 0; i < count; ++i) request->bytes += iovs[i].bytes;
-  request->moved = 0;
-  request->iov = 0;
-  request->within = 0;
+  request->list = &(peer->*list);
+  request->peer = peer;
   request->given_up = Status::Ok();
-  request->listener = listener;
-  request->order = listener->order();
-  request->stage = listener->stage(cookie);
-  request->window = listener->window();
-  request->turn = 0;
-  request->passed_by = 0;
-  request->cookie = cookie;
+  static_cast<RowMessage&>(*request) = message;
+  static_cast<Progress&>(*request) = {};
+  for (int32_t i = 0; i < message.count; ++i) request->bytes += message.iovs[i].bytes;
+  request->order = message.listener->order();
+  request->stage = message.listener->stage(message.cookie);
+  request->window = message.listener->window();
   return request;
 }
 
@@ -131,13 +126,9 @@ void RowTransfers::Advance(Request* request, std::list<Request>* to) {
   request->list = to;
 }
 
-void RowTransfers::Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-                        int64_t cookie) {
-  Status wrong = Unreachable(route.process);
-  if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
-  Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
-  Request* const request = Make(&peer.waiting, route, tag, iovs, count, listener, cookie);
-  if (peer.joined) Start(request);
+void RowTransfers::Send(const RowMessage& message) {
+  Request* const request = Make(&Peer::waiting, message);
+  if (request != nullptr && request->peer->joined) Start(request);
 }
 
 void RowTransfers::Start(Request* send) {
@@ -163,15 +154,13 @@ void RowTransfers::Start(Request* send) {
   End(send, Status::Ok());
 }
 
-void RowTransfers::Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-                           int64_t cookie) {
-  Status wrong = Unreachable(route.process);
-  if (!wrong.ok()) return done_.push_back({listener, cookie, std::move(wrong)});
-  Peer& peer = parts_->peers[static_cast<size_t>(route.process)];
-  Request* const request = Make(&peer.receives, route, tag, iovs, count, listener, cookie);
+void RowTransfers::Receive(const RowMessage& message) {
+  Request* const request = Make(&Peer::receives, message);
+  if (request == nullptr) return;
+  Peer& peer = *request->peer;
   if (peer.joined) Connect(*request);
   const auto met = std::find_if(peer.unmet.begin(), peer.unmet.end(),
-                                [tag](const Arrival& arrival) { return arrival.header.tag == tag; });
+                                [&](const Arrival& arrival) { return arrival.header.tag == message.tag; });
   if (met == peer.unmet.end()) return;
   const Arrival arrival = *met;
   peer.unmet.erase(met);

@@ -33,8 +33,8 @@ class RowTransfers {
   RowTransfers(TransportParts* parts, Connections* connections, std::function<void()> wake)
       : parts_(parts), connections_(connections), wake_(std::move(wake)) {}
 
-  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener, int64_t cookie);
-  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener, int64_t cookie);
+  void Send(const RowMessage& message);
+  void Receive(const RowMessage& message);
   void Cancel(const Listener* listener);
   void Drop(uint64_t tag, uint64_t mask);
 
@@ -79,8 +79,8 @@ class RowTransfers {
     Clock::time_point until;
   };
 
-  Request* Make(std::list<Request>* list, const Route& route, uint64_t tag, const Iov* iovs, int32_t count,
-                Listener* listener, int64_t cookie);
+  // Makes a request of that list of the peer's. Null, and the listener is to be told, if there is no such peer.
+  Request* Make(std::list<Request> Peer::* list, const RowMessage& message);
   Request* Find(uint64_t number, const std::list<Request>* list) const;
   Status Unreachable(int32_t process) const;
   // That of its rows.

@@ -250,16 +250,14 @@ void UcxTransport::SendMessage(int32_t process, const void* data, size_t bytes) 
   control_messages_.Send(process, data, bytes);
 }
 
-void UcxTransport::Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-                        int64_t cookie) {
-  Contact(route.process);
-  row_transfers_.Send(route, tag, iovs, count, listener, cookie);
+void UcxTransport::Send(const RowMessage& message) {
+  Contact(message.route.process);
+  row_transfers_.Send(message);
 }
 
-void UcxTransport::Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-                           int64_t cookie) {
-  Contact(route.process);
-  row_transfers_.Receive(route, tag, iovs, count, listener, cookie);
+void UcxTransport::Receive(const RowMessage& message) {
+  Contact(message.route.process);
+  row_transfers_.Receive(message);
 }
 
 void UcxTransport::Cancel(Listener* listener) { row_transfers_.Cancel(listener); }

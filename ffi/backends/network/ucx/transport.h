@@ -41,10 +41,8 @@ class UcxTransport final : public JobTransport, private Loop, public std::enable
   std::string Trouble(int32_t process) const override;
 
   void SendMessage(int32_t process, const void* data, size_t bytes) override;
-  void Send(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-            int64_t cookie) override;
-  void Receive(const Route& route, uint64_t tag, const Iov* iovs, int32_t count, Listener* listener,
-               int64_t cookie) override;
+  void Send(const RowMessage& message) override;
+  void Receive(const RowMessage& message) override;
   void Cancel(Listener* listener) override;
   void Disconnect(int32_t process) override;
   void Probe(int32_t process) override;

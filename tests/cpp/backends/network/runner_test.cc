@@ -38,16 +38,12 @@ class EndingTransport final : public UnlinkedTransport<> {
     tasks_.push_back(std::move(task));
     return true;
   }
-  void Send(const Route&, uint64_t, const Iov*, int32_t, Listener* listener, int64_t cookie) override {
-    requests_.emplace_back(listener, cookie);
-  }
-  void Receive(const Route&, uint64_t, const Iov*, int32_t, Listener* listener, int64_t cookie) override {
-    requests_.emplace_back(listener, cookie);
-  }
+  void Send(const RowMessage& message) override { requests_.push_back(message); }
+  void Receive(const RowMessage& message) override { requests_.push_back(message); }
   void Drop(uint64_t tag, uint64_t mask) override { dropped.emplace_back(tag, mask); }
 
   void EndAll() {
-    for (size_t i = 0; i < requests_.size(); ++i) requests_[i].first->OnDone(requests_[i].second, Status::Ok());
+    for (size_t i = 0; i < requests_.size(); ++i) requests_[i].listener->OnDone(requests_[i].cookie, Status::Ok());
     requests_.clear();
     running_.swap(tasks_);
     for (auto& task : running_) task();
@@ -57,7 +53,7 @@ class EndingTransport final : public UnlinkedTransport<> {
   std::vector<std::pair<uint64_t, uint64_t>> dropped;
 
  private:
-  std::vector<std::pair<Listener*, int64_t>> requests_;
+  std::vector<RowMessage> requests_;
   std::vector<std::function<void()>> tasks_;
   std::vector<std::function<void()>> running_;
 };

@@ -94,8 +94,8 @@ void WriteText(int descriptor, const std::string& text) {
   static auto& ends = *new Ends;
   transport->Post([&] {
     transport->SendMessage(0, "here", 4);
-    transport->Send({0, 0, 0}, 1, iovs.data(), 1, &ends, 0);
-    transport->Send({0, 0, 0}, 2, iovs.data(), 1, &ends, 1);
+    transport->Send({{0, 0, 0}, 1, iovs.data(), 1, &ends, 0});
+    transport->Send({{0, 0, 0}, 2, iovs.data(), 1, &ends, 1});
   });
   if (ReadText(in) == "exit") std::exit(0);  // with the transport open
   while (true) pause();
@@ -148,9 +148,9 @@ void Kill(const std::string& transports, const Child& child, const Child& again)
   const auto first = into.Iovs(1), second = other.Iovs(1), third = Whole(&data);
   KillsSender ends(child.pid);
   transport->Post([&] {
-    transport->Receive({1, 0, 0}, 1, first.data(), 1, &ends, 0);
-    transport->Receive({1, 0, 0}, 3, second.data(), 1, &ends, 1);
-    transport->Send({1, 0, 0}, 4, third.data(), 1, &ends, 2);
+    transport->Receive({{1, 0, 0}, 1, first.data(), 1, &ends, 0});
+    transport->Receive({{1, 0, 0}, 3, second.data(), 1, &ends, 1});
+    transport->Send({{1, 0, 0}, 4, third.data(), 1, &ends, 2});
   });
   handler.WaitLost(1);
   ends.CheckGone({0, 1, 2});
@@ -370,8 +370,8 @@ TRANSPORT_TEST(WrongSecret) {
   stranger->Post([&] {
     stranger->SendMessage(0, "x", 1);
     stranger->SendMessage(0, text.data(), text.size());
-    stranger->Send({0, 0, 0}, 5, large.data(), 1, &ends, 0);
-    stranger->Send({0, 0, 0}, 6, small.data(), 1, &ends, 1);
+    stranger->Send({{0, 0, 0}, 5, large.data(), 1, &ends, 0});
+    stranger->Send({{0, 0, 0}, 6, small.data(), 1, &ends, 1});
   });
   ends.Wait(1);
   constexpr auto kPart = static_cast<int64_t>(network::ucx::kMostData);

@@ -93,7 +93,7 @@ void TransportRig::Send(int32_t from, int32_t to, uint64_t tag, const std::vecto
                         int64_t cookie, int32_t rail) {
   On(from, [&](UcxTransport* transport) {
     const std::vector<Iov>& kept = Keep(iovs);
-    transport->Send({to, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
+    transport->Send({{to, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie});
   });
 }
 
@@ -101,7 +101,7 @@ void TransportRig::Receive(int32_t to, int32_t from, uint64_t tag, const std::ve
                            int64_t cookie, int32_t rail) {
   On(to, [&](UcxTransport* transport) {
     const std::vector<Iov>& kept = Keep(iovs);
-    transport->Receive({from, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie);
+    transport->Receive({{from, rail, rail}, tag, kept.data(), static_cast<int32_t>(kept.size()), ends, cookie});
   });
 }
 

@@ -140,8 +140,8 @@ TRANSPORT_TEST(BesideEachOther) {
   rig.handler(1).WaitMessages(1);
   const Iov to = Whole(&into).front(), to_short = Whole(&into_short).front();
   rig.On(1, [&](UcxTransport* transport) {
-    transport->Receive({0, 0, 0}, 0, &to, 1, &journal, 0);
-    transport->Receive({0, 0, 0}, 1, &to_short, 1, &journal, 1);
+    transport->Receive({{0, 0, 0}, 0, &to, 1, &journal, 0});
+    transport->Receive({{0, 0, 0}, 1, &to_short, 1, &journal, 1});
   });
   journal.CheckAll(2);
   ends.CheckAll(2);
