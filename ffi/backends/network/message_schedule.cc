@@ -12,19 +12,12 @@ void MessageSchedule::Begin(const CallSite& site, int32_t group, int32_t process
   args_ = &args;
   traffic_ = &traffic;
   sums_ = false;
-  first_here_ = -1;
-  reach_.here.assign(site.group_size, 0);
+  reach_.here.resize(site.group_size);
   reach_.domain_of.resize(site.group_size);
-  index_in_process_.resize(site.group_size);
-  next_index_.assign(site.process_of.size(), 0);  // as many processes as devices at most
-  for (int32_t rank = 0; rank < site.group_size; ++rank) {
-    const int32_t owner = site.process_of[site.partition(group, site.position_at[rank])];
-    if (static_cast<size_t>(owner) >= next_index_.size()) next_index_.resize(static_cast<size_t>(owner) + 1, 0);
-    index_in_process_[rank] = next_index_[owner]++;
-    reach_.domain_of[rank] = owner;
-    if (owner != process) continue;
-    reach_.here[rank] = 1;
-    if (first_here_ < 0) first_here_ = rank;
+  for (int32_t rank = site.group_size - 1; rank >= 0; --rank) {
+    reach_.domain_of[rank] = site.process_of[site.partition(group, site.position_at[rank])];
+    reach_.here[rank] = reach_.domain_of[rank] == process ? 1 : 0;
+    if (reach_.here[rank] != 0) first_here_ = rank;
   }
   lowering_.Clear();
   rows_.clear();
@@ -39,7 +32,6 @@ Status MessageSchedule::Build(const CallSite& site, int32_t group, int32_t proce
                               const std::vector<ExchangeArgs>& args, const DevicePlans& plans,
                               const GroupTraffic& traffic) {
   Begin(site, group, process, args, traffic);
-  if (!IsHere()) return Status::Ok();
   placement_.Begin(site, args, Here().row_bytes, traffic);
   if (Status status = placement_.TakeStaging(plans); !status.ok()) return status;
   if (Status status = lowering_.Lower(reach_, plans, placement_); !status.ok()) return status;
@@ -151,7 +143,7 @@ uint64_t MessageSchedule::TagOf(const Step& step) const {
   const bool receives = step.action == Action::kReceive;
   const int32_t sender = receives ? step.peer : step.here;
   const int32_t receiver = receives ? step.here : step.peer;
-  const auto pair = static_cast<uint64_t>(index_in_process_[receiver]) * static_cast<uint64_t>(site_->group_size) +
+  const auto pair = static_cast<uint64_t>(receiver) * static_cast<uint64_t>(site_->group_size) +
                     static_cast<uint64_t>(sender);
   return pair * kPhases + static_cast<uint64_t>(step.phase);
 }

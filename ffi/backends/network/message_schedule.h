@@ -50,8 +50,8 @@ struct Gate {
 class MessageSchedule {
  public:
   // Makes the schedule of plans that have been checked against the traffic. `args` is by position; devices of other
-  // processes have sizes, offsets and numbers of rows, but no memory. All arguments must stay as they are until
-  // Release.
+  // processes have sizes, offsets and numbers of rows, but no memory. The process has a device of the group. All
+  // arguments must stay as they are until Release.
   Status Build(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
                const DevicePlans& plans, const GroupTraffic& traffic);
 
@@ -87,8 +87,7 @@ class MessageSchedule {
  private:
   void Begin(const CallSite& site, int32_t group, int32_t process, const std::vector<ExchangeArgs>& args,
              const GroupTraffic& traffic);
-  // IsHere: whether the group has a local device. Here returns the arguments of the first one.
-  bool IsHere() const { return first_here_ >= 0; }
+  // Returns the arguments of the first local device.
   const ExchangeArgs& Here() const { return (*args_)[site_->position_at[first_here_]]; }
   int32_t QueueOf(const Step& step) const;
   void AddStep(const Step& step);
@@ -111,9 +110,7 @@ class MessageSchedule {
   Reach reach_;  // The devices of one process reach each other's memory.
   Placement placement_;
   Lowering lowering_;
-  int32_t first_here_ = -1;                // rank
-  std::vector<int32_t> index_in_process_;  // by rank: among the group's devices of its process
-  std::vector<int32_t> next_index_;        // by process
+  int32_t first_here_ = 0;  // rank
 
   std::vector<StepRows> rows_;
   std::vector<Round> rounds_;

@@ -10,7 +10,6 @@ namespace fastjax::network {
 Status MessageSchedule::BuildSum(const CallSite& site, int32_t group, int32_t process,
                                  const std::vector<ExchangeArgs>& args, const GroupTraffic& traffic) {
   Begin(site, group, process, args, traffic);
-  if (!IsHere()) return Status::Ok();
   if (Status status = CheckSummable(site, Here()); !status.ok()) return status;
   placement_.Begin(site, args, Here().row_bytes, traffic);
   sum_job_.Begin(Here());

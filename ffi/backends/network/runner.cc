@@ -271,7 +271,7 @@ void Runner::DropRows(Transport* transport, const CallSite& site, uint64_t excha
   constexpr uint64_t kMask = ~uint64_t{0xFFFF};
   constexpr uint64_t kPhases = 4;
   const auto devices = static_cast<uint64_t>(site.group_size);
-  // Groups of more than 2^14 pairs that one process receives take more than the 16 bits.
+  // Groups of more than 2^14 pairs of devices take more than the 16 bits.
   for (uint64_t at = 0; at < devices * devices * kPhases; at += uint64_t{1} << 16) {
     transport->Drop((exchange_tag + at) & kMask, kMask);
   }
