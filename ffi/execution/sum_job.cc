@@ -25,10 +25,10 @@ void SumJob::Place(const ExchangeArgs& to) {
   summands_.resize(count);
 }
 
-bool SumJob::FirstStep() {
-  if (summands_.empty()) return false;
+bool SumJob::BeginStep(size_t step) {
+  if (step > 0 || summands_.empty()) return false;
   const auto units = static_cast<int64_t>(summands_.size());
-  BeginStep(units, std::max<int64_t>(1, CopyPool::GrainBytes(bytes()) / row_bytes_));
+  SetUnits(units, std::max<int64_t>(1, CopyPool::GrainBytes(bytes()) / row_bytes_));
   return true;
 }
 

@@ -42,8 +42,7 @@ class SumJob final : public PoolJob {
     size_t first;  // of its summands
   };
 
-  bool FirstStep() override;
-  bool NextStep() override { return false; }
+  bool BeginStep(size_t step) override;
   void RunUnits(int64_t begin, int64_t end) override;
   // Turns counts of summands into places: next_[row] is where the next summand of that row of a result goes.
   void Place(const ExchangeArgs& to);

@@ -30,13 +30,10 @@ int UsableProcessors() {
 }  // namespace
 
 void PoolJob::RunInline() {
-  if (!FirstStep()) return;
-  do {
-    RunUnits(0, units_);
-  } while (NextStep());
+  for (size_t step = 0; BeginStep(step); ++step) RunUnits(0, units_);
 }
 
-void PoolJob::BeginStep(int64_t units, int64_t grain) {
+void PoolJob::SetUnits(int64_t units, int64_t grain) {
   units_ = units;
   grain_ = grain;
   claimed_.store(0, std::memory_order_relaxed);
@@ -100,13 +97,12 @@ void CopyJob::AddTo(ProcessReader* reader) const {
   }
 }
 
-bool CopyJob::Begin(size_t step) {
+bool CopyJob::BeginStep(size_t step) {
   if (step >= step_ops_.size()) return false;
-  step_ = step;
   first_op_ = step == 0 ? 0 : step_ops_[step - 1];
   last_op_ = step_ops_[step];
   const int64_t bytes = ends_[last_op_ - 1];
-  BeginStep(bytes, pid_ == 0 ? CopyPool::GrainBytes(bytes) : CopyPool::GrainBytes(bytes, kMinReadBytes));
+  SetUnits(bytes, pid_ == 0 ? CopyPool::GrainBytes(bytes) : CopyPool::GrainBytes(bytes, kMinReadBytes));
   return true;
 }
 
@@ -160,7 +156,8 @@ int64_t CopyPool::GrainBytes(int64_t step_bytes, int64_t least) {
 
 void CopyPool::Run(PoolJob* job, int64_t order, std::function<void()> done) {
   if (threads_ == 0) job->RunInline();
-  if (threads_ == 0 || !job->FirstStep()) return done();
+  job->step_ = 0;
+  if (threads_ == 0 || !job->BeginStep(0)) return done();
   job->done_ = std::move(done);
   job->order_ = order;
   const bool whole = job->units_ <= job->grain_;  // for one thread
@@ -210,7 +207,7 @@ void CopyPool::Work(PoolJob* job, std::unique_lock<std::mutex>* lock) {
   }
   if (--job->references_ > 0 || claimable) return;
   // Nothing is left to claim and no worker is inside, so everything is done.
-  if (job->NextStep()) {
+  if (job->BeginStep(++job->step_)) {
     Insert(job, true);
     if (job->units_ > job->grain_) wake_.notify_all();
     return;

@@ -41,19 +41,18 @@ class PoolJob {
  protected:
   ~PoolJob() = default;
 
-  // Begins the first step. False if there is none.
-  virtual bool FirstStep() = 0;
-  // Begins the next step. False after the last.
-  virtual bool NextStep() = 0;
+  // Begins that step; they are begun in order, from 0. False if there is none.
+  virtual bool BeginStep(size_t step) = 0;
   virtual void RunUnits(int64_t begin, int64_t end) = 0;
 
-  void BeginStep(int64_t units, int64_t grain);
+  void SetUnits(int64_t units, int64_t grain);
 
  private:
   friend class CopyPool;
 
   bool ClaimAndRun();  // one grain of the current step; false when none is left to claim
 
+  size_t step_ = 0;  // the current one
   int64_t units_ = 0;
   int64_t grain_ = 0;
   std::atomic<int64_t> claimed_{0};
@@ -88,13 +87,11 @@ class CopyJob final : public PoolJob {
   void AddTo(ProcessReader* reader) const;
 
  private:
-  bool FirstStep() override { return Begin(0); }
-  bool NextStep() override { return Begin(step_ + 1); }
+  bool BeginStep(size_t step) override;
   void RunUnits(int64_t begin, int64_t end) override;
 
   template <typename Copy>
   void ForEachPart(int64_t begin, int64_t end, Copy copy) const;
-  bool Begin(size_t step);  // false where there is no such step
   void Grow(size_t count);  // room for so many copies
 
   // While several steps are added: where the next copy of one of them goes, and how many bytes those before it have.
@@ -112,7 +109,6 @@ class CopyJob final : public PoolJob {
   int64_t total_bytes_ = 0;
 
   // The step that is being run.
-  size_t step_ = 0;
   size_t first_op_ = 0;
   size_t last_op_ = 0;
   std::atomic<bool> failed_{false};
