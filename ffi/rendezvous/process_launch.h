@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "runtime/fault_points.h"
 #include "runtime/launch_order.h"
 #include "runtime/recorder.h"
+#include "runtime/reused.h"
 
 namespace fastjax {
 
@@ -176,10 +176,10 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
  private:
   void Execute(Session* session, int32_t /*last*/) override {
     OneLaunch* launch = nullptr;
-    const Status taken = Guarded([&] { launch = Take(); });
+    const Status taken = Guarded([&] { launch = launches_.Take(site_, recorder_.get(), shared_); });
     if (taken.ok()) {
       // It is needed until the launch has been returned, which is after the end of the session.
-      return launch->Begin(session, [this, self = this->shared_from_this(), launch] { Return(launch); });
+      return launch->Begin(session, [this, self = this->shared_from_this(), launch] { launches_.Return(launch); });
     }
     static_cast<void>(Guarded([&] { OnFailed(*session, taken); }));
     session->Finish(taken);
@@ -207,29 +207,10 @@ class ProcessOperation final : public Rendezvous<typename OneLaunch::Args> {
     });
   }
 
-  OneLaunch* Take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) {
-      free_.reserve(launches_.size() + 1);  // so that giving one back need not allocate
-      launches_.push_back(std::make_unique<OneLaunch>(site_, recorder_.get(), shared_));
-      return launches_.back().get();
-    }
-    OneLaunch* launch = free_.back();
-    free_.pop_back();
-    return launch;
-  }
-
-  void Return(OneLaunch* launch) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(launch);
-  }
-
   const Site site_;
   const std::unique_ptr<Recorder> recorder_;
   const Shared shared_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<OneLaunch>> launches_;
-  std::vector<OneLaunch*> free_;
+  Reused<OneLaunch> launches_;
 };
 
 }  // namespace fastjax

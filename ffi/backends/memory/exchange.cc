@@ -1,5 +1,4 @@
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "rendezvous/rendezvous.h"
 #include "runtime/launch_order.h"
 #include "runtime/recorder.h"
+#include "runtime/reused.h"
 
 namespace fastjax::memory {
 namespace {
@@ -48,38 +48,33 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
   void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder_.Fail(); }
 
   void Execute(Session* session, int32_t last) override {
-    const Launch launch = recorder_.Begin();
+    Work* work = nullptr;
+    const Status taken = Guarded([&] { work = works_.Take(); });
+    if (!taken.ok()) {
+      recorder_.Fail();
+      return session->Finish(taken, last);
+    }
+    work->launch = recorder_.Begin();
+    work->session = session;
     const int64_t order = NextLaunch();
-    std::unique_ptr<Work> work;
-    const Status status = Guarded([&] {
-      work = TakeWork();
-      work->launch = launch;
-      work->session = session;
-      return Prepare(work.get());
-    });
-    if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(order, &work)) return;
+    const Status status = Guarded([&] { return Prepare(work); });
+    if (status.ok() && work->job->bytes() > kInlineBytes && HandOver(order, work)) return;
     if (status.ok()) work->job->RunInline();
-    recorder_.End(status.ok() ? work->launch : launch, status,
-                  status.ok() ? work->prepared.summary() : LaunchSummary{});
-    ReturnWork(std::move(work));
-    session->Finish(status, last);
+    End(work, status, last);
   }
 
-  // Has the pool do the work and end the session; false where the pool cannot take it.
-  bool HandOver(int64_t order, std::unique_ptr<Work>* work) {
-    Work* const raw = work->release();
-    const Status taken = Guarded([&] {
-      // The captures are small enough for std::function to hold without allocating. Until it ends, the session keeps
-      // this alive.
-      CopyPool::Get().Run(raw->job, order, [this, raw] {
-        recorder_.End(raw->launch, Status::Ok(), raw->prepared.summary());
-        Session* const session = raw->session;
-        ReturnWork(std::unique_ptr<Work>(raw));
-        session->Finish(Status::Ok());
-      });
-    });
-    if (!taken.ok()) work->reset(raw);
-    return taken.ok();
+  // Has the pool do the work and end the session; false where the pool cannot take it. The captures are small enough
+  // for std::function to hold without allocating. Until it ends, the session keeps this alive.
+  bool HandOver(int64_t order, Work* work) {
+    return Guarded([&] { CopyPool::Get().Run(work->job, order, [this, work] { End(work, Status::Ok(), -1); }); }).ok();
+  }
+
+  void End(Work* work, const Status& status, int32_t here) {
+    recorder_.End(work->launch, status, status.ok() ? work->prepared.summary() : LaunchSummary{});
+    work->placement.Release();
+    Session* const session = work->session;
+    works_.Return(work);
+    session->Finish(status, here);
   }
 
   Status Prepare(Work* work) const {
@@ -135,30 +130,10 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     return Status::Ok();
   }
 
-  std::unique_ptr<Work> TakeWork() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) {
-      free_.reserve(++works_);  // returning one must not want memory: devices wait for what comes after it
-      return std::make_unique<Work>();
-    }
-    auto work = std::move(free_.back());
-    free_.pop_back();
-    return work;
-  }
-
-  void ReturnWork(std::unique_ptr<Work> work) {
-    if (work == nullptr) return;
-    work->placement.Release();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(work));
-  }
-
   const ExchangeOptions options_;
   Recorder recorder_;
   std::vector<int32_t> ranks_;  // all
-  std::mutex mutex_;
-  size_t works_ = 0;  // made so far
-  std::vector<std::unique_ptr<Work>> free_;
+  Reused<Work> works_;
 };
 
 }  // namespace

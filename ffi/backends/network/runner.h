@@ -5,13 +5,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backends/network/message_schedule.h"
 #include "runtime/copy_pool.h"
+#include "runtime/reused.h"
 #include "runtime/transport.h"
 
 namespace fastjax::network {
@@ -141,8 +141,7 @@ class Runner final : public Listener {
   std::vector<int32_t> begun_;                      // by process: requests that have not ended
   std::vector<std::pair<int64_t, int32_t>> ready_;  // copies by priority: a heap
   int64_t ready_last_ = 0;                          // bytes of those of them that nothing waits for
-  std::vector<std::unique_ptr<Copying>> copying_;
-  std::vector<Copying*> free_;
+  Reused<Copying> copying_;
 };
 
 }  // namespace fastjax::network

@@ -93,29 +93,22 @@ void Runner::CopyHere(int32_t step_index) const {
   }
 }
 
-// The next copy; or of those that nothing waits for a job's worth. False where there is no memory for that.
+// The next copy; or of those that nothing waits for a job's worth. Where there is no memory for that, what was begun is
+// copied here. False if nothing was.
 bool Runner::CopyOnPool() {
   Copying* copying = nullptr;
-  const Status taken = Guarded([&] {
-    if (free_.empty()) {
-      copying_.push_back(std::make_unique<Copying>());
-      free_.reserve(copying_.size());  // so that giving one back need not allocate
-      free_.push_back(copying_.back().get());
-    }
-    copying = free_.back();
-    copying->steps.reserve(ready_.size());
-  });
-  if (!taken.ok()) return false;
-  const bool last = ready_.front().first == kLast;
-  copying->runner = this;
-  copying->steps.clear();
-  int64_t bytes = 0;
-  do {
-    copying->steps.push_back(TakeReady());
-    bytes += schedule_->rows()[copying->steps.back()].bytes;
-  } while (last && !ready_.empty() && bytes < kJobBytes);
   const Status begun = Guarded([&] {
+    copying = copying_.Take();
+    copying->runner = this;
+    copying->steps.clear();
+    copying->steps.reserve(ready_.size());
     copying->job.Clear();
+    const bool last = ready_.front().first == kLast;
+    int64_t bytes = 0;
+    do {
+      copying->steps.push_back(TakeReady());
+      bytes += schedule_->rows()[copying->steps.back()].bytes;
+    } while (last && !ready_.empty() && bytes < kJobBytes);
     for (const int32_t step_index : copying->steps) {
       const StepRows& rows = schedule_->rows()[step_index];
       for (int32_t i = 0; i < rows.count; ++i) copying->job.Add(schedule_->copies()[rows.first + i]);
@@ -127,16 +120,18 @@ bool Runner::CopyOnPool() {
     });
   });
   if (begun.ok()) {
-    free_.pop_back();
     ++outstanding_;
     ++copies_on_pool_;
     return true;
   }
+  if (copying == nullptr) return false;
   for (const int32_t step_index : copying->steps) {
     CopyHere(step_index);
     EndCopy(step_index);
   }
-  return true;
+  const bool any = !copying->steps.empty();
+  copying_.Return(copying);
+  return any;
 }
 
 void Runner::EndCopy(int32_t step_index) {
@@ -146,10 +141,10 @@ void Runner::EndCopy(int32_t step_index) {
 }
 
 void Runner::CopyDone(Copying* copying) {
-  free_.push_back(copying);
   --outstanding_;
   --copies_on_pool_;
   for (const int32_t step_index : copying->steps) EndCopy(step_index);
+  copying_.Return(copying);
   if (failure_.ok()) Copy();
   Settle();
 }

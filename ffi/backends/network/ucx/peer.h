@@ -17,6 +17,7 @@
 #include "backends/network/ucx/memory_read.h"
 #include "backends/network/ucx/nic_worker.h"
 #include "backends/network/ucx/ring.h"
+#include "runtime/reused.h"
 #include "runtime/transport.h"
 
 namespace fastjax::network::ucx {
@@ -171,24 +172,11 @@ struct TransportParts {
   std::vector<std::unique_ptr<NicWorker>> nic_workers;
   std::vector<Peer> peers;
   Counters counters;
-  int64_t in_flight = 0;                                        // operations that UCX will call back about
-  std::vector<std::unique_ptr<std::vector<std::byte>>> memory;  // of what came through rings
-  std::vector<std::vector<std::byte>*> free_memory;
+  int64_t in_flight = 0;                  // operations that UCX will call back about
+  Reused<std::vector<std::byte>> memory;  // of the data of arrivals through rings, until they are released
 
-  // Memory for an arrival's data, until it is released.
-  std::vector<std::byte>* TakeMemory(size_t bytes) {
-    if (free_memory.empty()) {
-      free_memory.reserve(memory.size() + 1);  // to give it back, none is needed
-      memory.push_back(std::make_unique<std::vector<std::byte>>());
-      free_memory.push_back(memory.back().get());
-    }
-    std::vector<std::byte>* const taken = free_memory.back();
-    free_memory.pop_back();
-    if (taken->size() < bytes) taken->resize(bytes);
-    return taken;
-  }
   void Release(const Arrival& arrival) {
-    if (arrival.memory != nullptr) return free_memory.push_back(arrival.memory);
+    if (arrival.memory != nullptr) return memory.Return(arrival.memory);
     if (arrival.data != nullptr) library->ucp_am_data_release(arrival.nic_worker->worker(), arrival.data);
   }
   void ReleaseAll(std::list<Arrival>* arrivals) {

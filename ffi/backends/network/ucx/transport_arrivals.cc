@@ -61,7 +61,8 @@ void UcxTransport::TakeFromRings() {
       const Header& header = arrival.header;
       const bool good =
           nic_worker < parts_.nic_workers.size() && header.from == peer.process && Genuine(header, header.bytes);
-      arrival.memory = good && header.bytes > 0 ? parts_.TakeMemory(header.bytes) : nullptr;
+      arrival.memory = good && header.bytes > 0 ? parts_.memory.Take() : nullptr;
+      if (arrival.memory != nullptr && arrival.memory->size() < header.bytes) arrival.memory->resize(header.bytes);
       arrival.data = arrival.memory == nullptr ? nullptr : arrival.memory->data();
       arrival.length = header.bytes;
       peer.from.Take(static_cast<std::byte*>(arrival.data));
