@@ -19,6 +19,7 @@
 #include "exchange/status.h"
 #include "rendezvous/failed_launches.h"
 #include "runtime/completer.h"
+#include "runtime/reused.h"
 #include "runtime/watchdog.h"
 
 namespace fastjax {
@@ -69,12 +70,11 @@ class Rendezvous : public Operation<Args>,
     int64_t run_id() const { return run_id_; }
     const std::vector<Args>& args() const { return args_; }  // by position
 
+    // Of ranks that one device executes, whose completions wait for nothing: the caller's thread completes all.
+    static constexpr int32_t kAllHere = -2;
     // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
-    // completed from a thread of its own, but `here` (a position, or -1), which is completed by the caller's.
+    // completed from a thread of its own, but `here` (a position, kAllHere, or -1: none), which the caller's completes.
     void Finish(const Status& status, int32_t here = -1) { owner_->FinishSession(this, status, here); }
-    // Does the same, but the caller's thread completes all devices, one after the other. For ranks that one device
-    // executes, whose completions wait for nothing.
-    void FinishHere(const Status& status) { owner_->FinishSessionHere(this, status); }
 
    private:
     friend class Rendezvous;
@@ -289,9 +289,7 @@ class Rendezvous : public Operation<Args>,
   }
 
   Session* Open(int64_t run_id, int32_t group) {
-    if (free_.empty()) free_.push_back(std::make_unique<Session>());
-    Session* session = free_.back().release();
-    free_.pop_back();
+    Session* const session = sessions_.Take();
     session->owner_ = this->shared_from_this();
     session->run_id_ = run_id;
     session->group_ = group;
@@ -319,15 +317,18 @@ class Rendezvous : public Operation<Args>,
 
   void FinishSession(Session* session, const Status& status, int32_t here) {
     const auto keep_alive = std::move(session->owner_);
-    if (!status.ok()) TellCallSites(*session, status);
+    std::vector<Completion> own;  // for this thread
+    if (here == Session::kAllHere) {
+      own.swap(session->completions_);
+    } else if (!status.ok()) {
+      TellCallSites(*session, status);
+    }
     const auto shared = status.ok() ? nullptr : std::make_shared<const Status>(status);
-    Completion own;
-    for (int32_t p = 0; p < site_->group_size; ++p) {
-      Completion done = std::move(session->completions_[p]);
-      session->completions_[p] = nullptr;
+    for (size_t p = 0; p < session->completions_.size(); ++p) {
+      Completion done = std::exchange(session->completions_[p], nullptr);
       if (done == nullptr) continue;
-      if (p == here) {
-        own = std::move(done);
+      if (static_cast<int32_t>(p) == here) {
+        own.push_back(std::move(done));
         continue;
       }
       Completer::Get().Run([done = std::move(done), shared] {
@@ -335,24 +336,8 @@ class Rendezvous : public Operation<Args>,
         Unfinished().fetch_sub(1);
       });
     }
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      free_.push_back(std::unique_ptr<Session>(session));
-    }
-    if (own == nullptr) return;
-    own(status);
-    Unfinished().fetch_sub(1);
-  }
-
-  void FinishSessionHere(Session* session, const Status& status) {
-    const auto keep_alive = std::move(session->owner_);
-    const std::vector<Completion> completions = std::move(session->completions_);
-    session->completions_.clear();
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      free_.push_back(std::unique_ptr<Session>(session));
-    }
-    for (const Completion& done : completions) {
+    sessions_.Return(session);
+    for (const Completion& done : own) {
       if (done == nullptr) continue;
       done(status);
       Unfinished().fetch_sub(1);
@@ -366,7 +351,7 @@ class Rendezvous : public Operation<Args>,
   std::vector<int32_t> expected_;  // by group: the number of members
   std::mutex mutex_;
   std::vector<Session*> open_;  // oldest first
-  std::vector<std::unique_ptr<Session>> free_;
+  Reused<Session> sessions_;
   RecentFailures failures_;
   std::deque<std::pair<int64_t, int32_t>> ended_;  // runs and groups of which the other processes have been told
 };

@@ -30,7 +30,7 @@ class GpuExchange final : public Rendezvous<ExchangeArgs> {
 
   void Execute(Session* session, int32_t last) override {
     const Status status = Execute(*session);
-    gpus_.fabric == nullptr ? session->FinishHere(status) : session->Finish(status, last);
+    session->Finish(status, gpus_.fabric == nullptr ? Session::kAllHere : last);
   }
 
   // Launches and groups wait for each other here, for as long as it takes to put work on streams.

@@ -231,10 +231,10 @@ TEST(ExpiryOfRepetitions) {
 }
 
 // Ranks that one device executes need no threads.
-TEST(FinishHere) {
+TEST(FinishAllHere) {
   const auto site = MakeSite(1, 4);
-  const auto session =
-      Create(site, [](TestSession* session, int32_t) { session->FinishHere(Status::Internal("all")); });
+  const auto session = Create(
+      site, [](TestSession* session, int32_t) { session->Finish(Status::Internal("all"), TestSession::kAllHere); });
   for (int64_t run = 0; run < 3; ++run) {
     const Outcomes outcomes(4);
     for (int32_t p = 0; p < 4; ++p) {
