@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,10 +97,7 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
   DeviceCounts(const std::shared_ptr<const CallSite>& call_site, PlanFunction plan)
       : Rendezvous(call_site),
         plan_(std::move(plan)),
-        recorder_(RecordedSite(call_site, plan_), SiteKind{}),
-        all_(static_cast<size_t>(call_site->group_size)) {
-    std::iota(all_.begin(), all_.end(), 0);
-  }
+        recorder_(RecordedSite(call_site, plan_), SiteKind{}) {}
 
  private:
   void Execute(Session* session, int32_t last) override { session->Finish(Plan(*session), last); }
@@ -111,14 +107,13 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
     // A call site plans for one launch at a time: its groups and launches share scratch memory.
     const std::lock_guard<std::mutex> lock(mutex_);
     Launch launch = recorder_.Begin();
-    Status status = Guarded([&] { return work_.Do(site(), session.group(), session.args(), all_, plan_, &launch); });
+    Status status = Guarded([&] { return work_.Do(site(), session.group(), session.args(), site().rank_of, plan_, &launch); });
     recorder_.End(launch, status, status.ok() && launch.recorded ? work_.Summary(site()) : LaunchSummary{});
     return status;
   }
 
   const PlanFunction plan_;
   Recorder recorder_;
-  std::vector<int32_t> all_;  // ranks
   std::mutex mutex_;
   CountsWork work_;
 };

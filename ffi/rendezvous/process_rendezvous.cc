@@ -17,9 +17,6 @@ constexpr std::chrono::minutes kGivenUpKept{10};
 constexpr int kTimeoutsToJoin = 5;  // from when this process joined
 constexpr size_t kMostGivenUp = 4096;
 
-constexpr size_t kMessagesKept = 256;
-constexpr size_t kWordsKept = 4096;
-
 constexpr char kOtherPlans[] =
     " plans with another topology, scheduler or row size; fastjax.options and FASTJAX_SCHEDULER must be the same "
     "in every process, and so must rates that were measured";
@@ -93,9 +90,6 @@ void ProcessRendezvous::Leave(ProcessSession* session) {
     if (session->met && std::next(place) != joined_.end()) WaitAnew(place, std::chrono::steady_clock::now());
     joined_.erase(place);
   }
-  for (auto& message : session->messages) {
-    if (message != nullptr) PutAway(std::move(message));
-  }
   session->messages.clear();
 }
 
@@ -164,19 +158,8 @@ const ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const Meeting& meeti
   return found == given_up_.end() ? nullptr : &*found;
 }
 
-std::unique_ptr<ReceivedMessage> ProcessRendezvous::TakeMessage() {
-  if (free_.empty()) return std::make_unique<ReceivedMessage>();
-  std::unique_ptr<ReceivedMessage> message = std::move(free_.back());
-  free_.pop_back();
-  return message;
-}
-
-void ProcessRendezvous::PutAway(std::unique_ptr<ReceivedMessage> message) {
-  if (free_.size() < kMessagesKept && message->memory.capacity() <= kWordsKept) free_.push_back(std::move(message));
-}
-
 void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
-  std::unique_ptr<ReceivedMessage> message = TakeMessage();
+  auto message = std::make_unique<ReceivedMessage>();
   message->memory.resize((bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
   if (bytes > 0) std::memcpy(message->memory.data(), data, bytes);
   if (!Decode(reinterpret_cast<const std::byte*>(message->memory.data()), bytes, &message->metadata)) {
@@ -186,7 +169,6 @@ void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t
   }
   if (message->metadata.kind != Kind::kGiveUp) return Receive(process, std::move(message));
   OnGiveUp(process, message->metadata);
-  PutAway(std::move(message));
 }
 
 ProcessSession* ProcessRendezvous::Find(int32_t process, const Meeting& meeting) const {
@@ -206,14 +188,14 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
   // The process that gave up has told all others, except the one that had told it.
   if (const GivenUp* const old = Recall(message->metadata); old != nullptr) {
     if (old->by == transport_->process()) Tell(process, *old);
-    return PutAway(std::move(message));
+    return;
   }
-  if (message->metadata.kind == Kind::kMeetAnswer) return PutAway(std::move(message));  // no answer to an answer
+  if (message->metadata.kind == Kind::kMeetAnswer) return;  // no answer to an answer
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
   for (const std::unique_ptr<ReceivedMessage>& other : messages) {
     const bool same = message->metadata.kind == Kind::kMeetAgain && MayBeSame(other->metadata, message->metadata);
-    if (same) return PutAway(std::move(message));
+    if (same) return;
   }
   messages.push_back(std::move(message));
 }

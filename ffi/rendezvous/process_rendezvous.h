@@ -130,8 +130,6 @@ class ProcessRendezvous final : public Handler {
   static std::string Elsewhere(const ProcessSession& session, const Meeting& theirs, std::string_view text,
                                bool gave_up);
   std::string Missing(const ProcessSession& session) const;
-  std::unique_ptr<ReceivedMessage> TakeMessage();
-  void PutAway(std::unique_ptr<ReceivedMessage> message);
 
   Transport* transport_;
   const std::chrono::steady_clock::time_point opened_ = std::chrono::steady_clock::now();
@@ -139,7 +137,6 @@ class ProcessRendezvous final : public Handler {
   std::vector<ProcessSession*> joined_;
   std::vector<std::deque<std::unique_ptr<ReceivedMessage>>>
       early_;  // by process: messages for sessions that this process has not joined yet
-  std::vector<std::unique_ptr<ReceivedMessage>> free_;
   std::deque<GivenUp> given_up_;
   std::vector<std::byte> scratch_;
 };

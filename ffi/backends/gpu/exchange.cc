@@ -1,8 +1,6 @@
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <utility>
-#include <vector>
 
 #include "backends/gpu/gpu_backend.h"
 #include "backends/gpu/work.h"
@@ -20,10 +18,7 @@ class GpuExchange final : public Rendezvous<ExchangeArgs> {
         gpus_(std::move(gpus)),
         options_(std::move(options)),
         recorder_(site, options_, true),
-        ranks_(static_cast<size_t>(site->group_size)),
-        work_(gpus_, &channels_) {
-    std::iota(ranks_.begin(), ranks_.end(), 0);
-  }
+        work_(gpus_, &channels_) {}
 
  private:
   void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder_.Fail(); }
@@ -44,14 +39,13 @@ class GpuExchange final : public Rendezvous<ExchangeArgs> {
 
   Status PrepareAndLaunch(const Session& session, Launch* launch) {
     bool found_by_all = true;  // there are no other processes
-    Status status = work_.Prepare(site(), session.group(), session.args(), options_, ranks_, &found_by_all, launch);
+    Status status = work_.Prepare(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all, launch);
     return status.ok() ? work_.Launch(site(), session.group()) : status;
   }
 
   const Gpus gpus_;
   const ExchangeOptions options_;
   Recorder recorder_;
-  std::vector<int32_t> ranks_;  // all
   std::mutex mutex_;
   Channels channels_;
   Work work_;

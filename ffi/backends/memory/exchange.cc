@@ -1,5 +1,4 @@
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,10 +38,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
   MemoryExchange(const std::shared_ptr<const CallSite>& call_site, ExchangeOptions options)
       : Rendezvous(call_site),
         options_(std::move(options)),
-        recorder_(call_site, options_, false),
-        ranks_(static_cast<size_t>(call_site->group_size)) {
-    std::iota(ranks_.begin(), ranks_.end(), 0);
-  }
+        recorder_(call_site, options_, false) {}
 
  private:
   void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder_.Fail(); }
@@ -81,7 +77,7 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
     const auto& args = work->session->args();
     bool found_by_all = true;  // there are no other processes
     Status status =
-        work->prepared.Load(site(), work->session->group(), args, options_, ranks_, &found_by_all, &work->launch);
+        work->prepared.Load(site(), work->session->group(), args, options_, site().rank_of, &found_by_all, &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
     if (options_.reverse && (options_.indexed || traffic.DestinationsOverlap())) return Sum(work, args);
@@ -132,7 +128,6 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
 
   const ExchangeOptions options_;
   Recorder recorder_;
-  std::vector<int32_t> ranks_;  // all
   Reused<Work> works_;
 };
 
