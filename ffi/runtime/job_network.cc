@@ -5,20 +5,16 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "runtime/process_state.h"
+
 namespace fastjax {
 namespace {
 
-// Never destroyed: threads may outlive static destructors.
 struct Holder {
   std::mutex mutex;
   std::shared_ptr<JobTransport> transport;
   pid_t owner = 0;
 };
-
-Holder& GetHolder() {
-  static auto* const holder = new Holder;
-  return *holder;
-}
 
 // Exit handlers run before the destructors of libraries that were loaded earlier, UCX's among them. The transport's
 // thread must have stopped before those.
@@ -29,7 +25,7 @@ void StopAtExit() {
 }  // namespace
 
 std::shared_ptr<JobTransport> TheTransport() {
-  Holder& holder = GetHolder();
+  auto& holder = ProcessState<Holder>();
   const std::lock_guard<std::mutex> lock(holder.mutex);
   return holder.owner == getpid() ? holder.transport : nullptr;
 }
@@ -42,7 +38,7 @@ std::string OpenTheTransport(const TransportOpener& open, const TransportOptions
   static const int registered = std::atexit(StopAtExit);
   static_cast<void>(registered);
   *addresses = transport->addresses();
-  Holder& holder = GetHolder();
+  auto& holder = ProcessState<Holder>();
   {
     const std::lock_guard<std::mutex> lock(holder.mutex);
     if (holder.owner != getpid() && holder.transport != nullptr) {
@@ -65,7 +61,7 @@ bool CloseTheTransport(std::chrono::milliseconds limit) {
   const auto transport = TheTransport();
   if (transport == nullptr) return true;
   const bool closed = transport->Close(limit);
-  Holder& holder = GetHolder();
+  auto& holder = ProcessState<Holder>();
   const std::lock_guard<std::mutex> lock(holder.mutex);
   if (holder.transport == transport) holder.transport = nullptr;
   return closed;

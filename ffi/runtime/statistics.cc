@@ -41,11 +41,6 @@ bool Record::empty() const {
   return statistics_.exchanges + statistics_.failures == 0;
 }
 
-Records& Records::Get() {
-  static auto& records = *new Records;
-  return records;
-}
-
 std::shared_ptr<Record> Records::Open(std::shared_ptr<const CallSite> site, SiteKind kind) {
   auto record = std::make_shared<Record>(std::move(site), kind);
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "exchange/call_site.h"
+#include "runtime/process_state.h"
 
 namespace fastjax {
 
@@ -100,7 +101,7 @@ class Records {
   // So many records of call sites whose executables are gone are kept: the newest.
   static constexpr size_t kMaxEnded = 256;
 
-  static Records& Get();
+  static Records& Get() { return ProcessState<Records>(); }
 
   static bool collecting() { return collecting_.load(std::memory_order_relaxed); }
   static void Collect(bool on) { collecting_.store(on, std::memory_order_relaxed); }

@@ -10,12 +10,6 @@ constexpr int kIdleTicksBeforeSleep = 40;
 
 }  // namespace
 
-Watchdog& Watchdog::Get() {
-  // Never destroyed: its thread may outlive static destructors.
-  static auto* watchdog = new Watchdog;
-  return *watchdog;
-}
-
 Watchdog::Watchdog() {
   std::thread([this] { Loop(); }).detach();
 }

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/process_state.h"
+
 namespace fastjax {
 
 class Expirable {
@@ -22,7 +24,8 @@ class Expirable {
 // not at all otherwise.
 class Watchdog {
  public:
-  static Watchdog& Get();
+  // The process's watchdog.
+  static Watchdog& Get() { return ProcessState<Watchdog>(); }
 
   void Watch(const std::shared_ptr<Expirable>& expirable);
 
@@ -32,6 +35,8 @@ class Watchdog {
   }
 
  private:
+  friend Watchdog& ProcessState<Watchdog>();
+
   Watchdog();
   void Loop();
   void Wake();

@@ -30,24 +30,18 @@ constexpr Setting kSettings[] = {
 };
 
 // Sets what the user has not set, and takes it back: other programs that this one starts should not inherit it.
-class Environment {
- public:
-  Environment() {
-    for (const Setting& setting : kSettings) {
-      if (std::getenv(setting.name) != nullptr) continue;  // NOLINT(concurrency-mt-unsafe)
-      setenv(setting.name, setting.value, 0);              // NOLINT(concurrency-mt-unsafe)
-      ours_.push_back(setting.name);
-    }
+void* LoadWithSettings(const std::string& name) {
+  std::vector<const char*> ours;
+  for (const Setting& setting : kSettings) {
+    if (std::getenv(setting.name) != nullptr) continue;  // NOLINT(concurrency-mt-unsafe)
+    setenv(setting.name, setting.value, 0);              // NOLINT(concurrency-mt-unsafe)
+    ours.push_back(setting.name);
   }
-  ~Environment() {
-    for (const char* name : ours_) unsetenv(name);  // NOLINT(concurrency-mt-unsafe)
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  std::vector<const char*> ours_;
-};
+  // UCX is never unloaded: it has threads, and destructors of its own.
+  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  for (const char* setting : ours) unsetenv(setting);  // NOLINT(concurrency-mt-unsafe)
+  return handle;
+}
 
 std::string PathOf(const void* address) {
   Dl_info info;
@@ -72,12 +66,7 @@ std::string CheckVersion(const Library& library) {
 }
 
 std::unique_ptr<Library> Open(const std::string& name, std::string* wrong) {
-  void* handle = nullptr;
-  {
-    const Environment environment;
-    // UCX is never unloaded: it has threads, and destructors of its own.
-    handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  }
+  void* const handle = LoadWithSettings(name);
   if (handle == nullptr) {
     const char* const error = dlerror();  // NOLINT(concurrency-mt-unsafe): the error of this thread
     *wrong = "cannot load UCX: " + std::string(error == nullptr ? name : error) +

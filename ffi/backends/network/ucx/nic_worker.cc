@@ -23,36 +23,6 @@ constexpr Setting kSettings[] = {
     {"TCP_MAX_NUM_EPS", "inf"},
 };
 
-class Config {
- public:
-  explicit Config(const Library& library) : library_(library) {
-    status_ = library_.ucp_config_read(nullptr, nullptr, &config_);
-  }
-  ~Config() {
-    if (config_ != nullptr) library_.ucp_config_release(config_);
-  }
-  Config(const Config&) = delete;
-  Config& operator=(const Config&) = delete;
-
-  ucs_status_t status() const { return status_; }
-  const ucp_config_t* get() const { return config_; }
-  ucs_status_t Set(const char* name, const std::string& value) {
-    return library_.ucp_config_modify(config_, name, value.c_str());
-  }
-  void SetOurs() {
-    for (const Setting& setting : kSettings) {
-      const std::string variable = std::string("UCX_") + setting.name;
-      // An older UCX may not know one of them: they are wishes.
-      if (std::getenv(variable.c_str()) == nullptr) Set(setting.name, setting.value);  // NOLINT(concurrency-mt-unsafe)
-    }
-  }
-
- private:
-  const Library& library_;
-  ucp_config_t* config_ = nullptr;
-  ucs_status_t status_ = UCS_OK;
-};
-
 }  // namespace
 
 std::unique_ptr<NicWorker> NicWorker::Open(const Library& library, int32_t index, const std::string& nic,
@@ -66,40 +36,46 @@ std::unique_ptr<NicWorker> NicWorker::Open(const Library& library, int32_t index
   return nullptr;
 }
 
+std::string NicWorker::Said(const char* what, ucs_status_t status) const {
+  return std::string(what) + ": " + library_.ucs_status_string(status);
+}
+
 std::string NicWorker::OpenContext(const std::string& transports, int32_t processes) {
-  Config config(library_);
-  if (config.status() != UCS_OK) return std::string("ucp_config_read: ") + library_.ucs_status_string(config.status());
-  config.SetOurs();
-  ucs_status_t status = UCS_OK;
-  if (!nic_.empty()) status = config.Set("NET_DEVICES", nic_);
-  if (status == UCS_OK && !transports.empty()) status = config.Set("TLS", transports);
-  if (status != UCS_OK) return std::string("ucp_config_modify: ") + library_.ucs_status_string(status);
+  ucp_config_t* read = nullptr;
+  ucs_status_t status = library_.ucp_config_read(nullptr, nullptr, &read);
+  if (status != UCS_OK) return Said("ucp_config_read", status);
+  const std::unique_ptr<ucp_config_t, decltype(library_.ucp_config_release)> config(read, library_.ucp_config_release);
+  for (const Setting& setting : kSettings) {
+    const std::string variable = std::string("UCX_") + setting.name;
+    if (std::getenv(variable.c_str()) != nullptr) continue;         // NOLINT(concurrency-mt-unsafe)
+    library_.ucp_config_modify(read, setting.name, setting.value);  // or not: an older UCX may not know one of them
+  }
+  if (!nic_.empty()) status = library_.ucp_config_modify(read, "NET_DEVICES", nic_.c_str());
+  if (status == UCS_OK && !transports.empty()) status = library_.ucp_config_modify(read, "TLS", transports.c_str());
+  if (status != UCS_OK) return Said("ucp_config_modify", status);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = static_cast<size_t>(processes);
   params.name = "fastjax";
-  status = library_.ucp_init_version(kOldestMajor, kOldestMinor, &params, config.get(), &context_);
-  return status == UCS_OK ? "" : std::string("ucp_init: ") + library_.ucs_status_string(status);
+  status = library_.ucp_init_version(kOldestMajor, kOldestMinor, &params, read, &context_);
+  return status == UCS_OK ? "" : Said("ucp_init", status);
 }
 
 std::string NicWorker::OpenWorker() {
-  const auto said = [this](const char* what, ucs_status_t status) {
-    return std::string(what) + ": " + library_.ucs_status_string(status);
-  };
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // opened by one thread, driven by another
   ucs_status_t status = library_.ucp_worker_create(context_, &params, &worker_);
-  if (status != UCS_OK) return said("ucp_worker_create", status);
+  if (status != UCS_OK) return Said("ucp_worker_create", status);
   ucp_worker_attr_t attributes{};
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
   status = library_.ucp_worker_query(worker_, &attributes);
-  if (status != UCS_OK) return said("ucp_worker_query", status);
+  if (status != UCS_OK) return Said("ucp_worker_query", status);
   address_.assign(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
   library_.ucp_worker_release_address(worker_, attributes.address);
   status = library_.ucp_worker_get_efd(worker_, &event_fd_);
-  return status == UCS_OK ? "" : said("ucp_worker_get_efd", status);
+  return status == UCS_OK ? "" : Said("ucp_worker_get_efd", status);
 }
 
 NicWorker::~NicWorker() {

@@ -49,6 +49,7 @@ class NicWorker {
  private:
   NicWorker(const Library& library, int32_t index, const std::string& nic)
       : library_(library), index_(index), nic_(nic) {}
+  std::string Said(const char* what, ucs_status_t status) const;
   std::string OpenContext(const std::string& transports, int32_t processes);
   std::string OpenWorker();
 
