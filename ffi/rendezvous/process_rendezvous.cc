@@ -55,6 +55,35 @@ std::optional<size_t> PlaceOf(int32_t process, const ProcessSession& session) {
   return static_cast<size_t>(found - session.others.begin());
 }
 
+template <typename Function>
+void ForEachMissing(const ProcessSession& session, Function function) {
+  for (size_t place = 0; place < session.messages.size(); ++place) {
+    if (session.messages[place] == nullptr) function(session.others[place]);
+  }
+}
+
+// Whether the processes that have not come to a session are all at an earlier one, at which this process is too.
+bool AreAt(const ProcessSession& earlier, const ProcessSession& session) {
+  const auto is_there = [&](int32_t process) {
+    const auto place = PlaceOf(process, earlier);
+    return place.has_value() && earlier.messages[*place] != nullptr;
+  };
+  bool all = true;
+  ForEachMissing(session, [&](int32_t process) { all = all && is_there(process); });
+  return all;
+}
+
+// Says where a process is, or was and gave up, that did not come to a session.
+std::string Elsewhere(const ProcessSession& session, const Meeting& theirs, std::string_view text, bool gave_up) {
+  const std::string is = gave_up ? " (which was " : " (which is ";
+  const std::string end = gave_up ? ", and gave that up" : "";
+  if (theirs.key == session.key) return is + Distance(theirs.launch_id, session.launch_id) + end + ")";
+  const auto call = [](std::string_view described) { return described.substr(0, described.rfind(kInModule)); };
+  if (call(text) != call(session.text)) return is + "at another call" + end + ": " + std::string(text) + ")";
+  if (theirs.settings != session.settings) return " (which" + std::string(kOtherPlans) + ")";
+  return is + "at this call of another program of that name" + end + ": " + std::string(text) + ")";
+}
+
 }  // namespace
 
 void ProcessRendezvous::Join(ProcessSession* session) {
@@ -280,17 +309,6 @@ void ProcessRendezvous::SendAgain(const ProcessSession& session, int32_t process
   transport_->SendMessage(process, scratch_.data(), scratch_.size());
 }
 
-// Whether the processes that have not come to a session are all at an earlier one, at which this process is too.
-bool ProcessRendezvous::AreAt(const ProcessSession& earlier, const ProcessSession& session) {
-  const auto is_there = [&](int32_t process) {
-    const auto place = PlaceOf(process, earlier);
-    return place.has_value() && earlier.messages[*place] != nullptr;
-  };
-  bool all = true;
-  ForEachMissing(session, [&](int32_t process) { all = all && is_there(process); });
-  return all;
-}
-
 // Sessions that came after one that goes on, or has ended now: who is missing could not come before. The time-out of
 // the earlier one limits that.
 void ProcessRendezvous::WaitAnew(std::vector<ProcessSession*>::const_iterator earlier,
@@ -336,13 +354,6 @@ void ProcessRendezvous::OnClosed(const Status& why) {
   ForEachJoined([&](ProcessSession* session) { LoseFrom(session, kNobody, why); });
 }
 
-template <typename Function>
-void ProcessRendezvous::ForEachMissing(const ProcessSession& session, Function function) {
-  for (size_t place = 0; place < session.messages.size(); ++place) {
-    if (session.messages[place] == nullptr) function(session.others[place]);
-  }
-}
-
 // A call of `function` may make sessions leave, also others than its own. Those are skipped.
 template <typename Function>
 void ProcessRendezvous::ForEachJoined(Function function) {
@@ -350,18 +361,6 @@ void ProcessRendezvous::ForEachJoined(Function function) {
   for (ProcessSession* session : joined) {
     if (std::find(joined_.begin(), joined_.end(), session) != joined_.end()) function(session);
   }
-}
-
-// Says where a process is, or was and gave up, that did not come to a session.
-std::string ProcessRendezvous::Elsewhere(const ProcessSession& session, const Meeting& theirs, std::string_view text,
-                                         bool gave_up) {
-  const std::string is = gave_up ? " (which was " : " (which is ";
-  const std::string end = gave_up ? ", and gave that up" : "";
-  if (theirs.key == session.key) return is + Distance(theirs.launch_id, session.launch_id) + end + ")";
-  const auto call = [](std::string_view described) { return described.substr(0, described.rfind(kInModule)); };
-  if (call(text) != call(session.text)) return is + "at another call" + end + ": " + std::string(text) + ")";
-  if (theirs.settings != session.settings) return " (which" + std::string(kOtherPlans) + ")";
-  return is + "at this call of another program of that name" + end + ": " + std::string(text) + ")";
 }
 
 // Returns what is known of a process that did not come.

@@ -107,10 +107,7 @@ class ProcessRendezvous final : public Handler {
 
   void WaitForNewcomers(ProcessSession* session, std::chrono::steady_clock::time_point now);
   void Await(ProcessSession* session, std::chrono::steady_clock::time_point now);
-  static bool AreAt(const ProcessSession& earlier, const ProcessSession& session);
   void WaitAnew(std::vector<ProcessSession*>::const_iterator earlier, std::chrono::steady_clock::time_point now);
-  template <typename Function>
-  static void ForEachMissing(const ProcessSession& session, Function function);
   Status GaveUp(const ProcessSession& session, const GivenUp& given_up) const;
   template <typename Function>
   void ForEachJoined(Function function);
@@ -127,8 +124,6 @@ class ProcessRendezvous final : public Handler {
   void OnGiveUp(int32_t process, const ProcessMetadata& message);
   ProcessSession* Find(int32_t process, const Meeting& meeting) const;
   std::string Whereabouts(const ProcessSession& session, size_t process) const;
-  static std::string Elsewhere(const ProcessSession& session, const Meeting& theirs, std::string_view text,
-                               bool gave_up);
   std::string Missing(const ProcessSession& session) const;
 
   Transport* transport_;

@@ -28,13 +28,16 @@ struct NicWorkerState {
   std::vector<std::string> transports;  // in use
 };
 
-struct TransportState {
-  std::string library, version;
-  std::vector<NicWorkerState> nic_workers;
-  std::vector<std::string> peers;
+struct TransportCounters {
   int64_t messages_sent = 0, messages_received = 0;
   int64_t bytes_sent = 0, bytes_received = 0;  // of messages and rows
   int64_t refused = 0;                         // what came without proof that it belongs to the job, and was dropped
+};
+
+struct TransportState : TransportCounters {
+  std::string library, version;
+  std::vector<NicWorkerState> nic_workers;
+  std::vector<std::string> peers;
 };
 
 // A transport that processes join and leave. All of its methods may be called from any thread.

@@ -192,12 +192,8 @@ void Connections::Begin(Peer* peer, uint32_t generation) {
   peer->greeted = false;
   for (auto& endpoint : peer->endpoints) {
     parts_->ReleaseAll(&endpoint->held);
-    auto next = std::make_shared<Endpoint>();
-    next->peer = peer;
-    next->generation = generation;
-    next->nic_worker = endpoint->nic_worker;
-    next->their_nic_worker = endpoint->their_nic_worker;
-    next->connection = endpoint->connection;
+    auto next = std::make_shared<Endpoint>(peer, endpoint->nic_worker, endpoint->their_nic_worker, endpoint->connection,
+                                           generation);
     Retire(endpoint);
     endpoint = std::move(next);
   }

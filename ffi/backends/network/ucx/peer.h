@@ -3,7 +3,6 @@
 #ifndef FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 #define FASTJAX_BACKENDS_NETWORK_UCX_PEER_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include "backends/network/ucx/memory_read.h"
 #include "backends/network/ucx/nic_worker.h"
 #include "backends/network/ucx/ring.h"
+#include "runtime/job_network.h"
 #include "runtime/reused.h"
 #include "runtime/transport.h"
 
@@ -77,13 +77,16 @@ struct Request : RowMessage, Progress {
 
 // A connection from one of this process's NIC workers to one of the peer's: one of the two.
 struct Endpoint {
+  Endpoint(Peer* of, int32_t ours, int32_t theirs, Connection which, uint32_t in)
+      : peer(of), nic_worker(ours), their_nic_worker(theirs), connection(which), generation(in) {}
+
   Connections* connections = nullptr;
-  Peer* peer = nullptr;
-  int32_t nic_worker = 0, their_nic_worker = 0;
-  Connection connection = Connection::kControl;
+  Peer* const peer;
+  const int32_t nic_worker, their_nic_worker;
+  const Connection connection;
+  const uint32_t generation;
   ucp_ep_h handle = nullptr;
   bool failed = false;
-  uint32_t generation = 0;
   bool retired = false;                         // an endpoint of a later generation has replaced it
   bool flushed = false;                         // since it was retired
   std::chrono::steady_clock::time_point asked;  // for an answer, first since the last arrival; zero: not asked
@@ -158,10 +161,6 @@ struct Peer {
   }
 };
 
-struct Counters {
-  std::atomic<int64_t> messages_sent{0}, messages_received{0}, bytes_sent{0}, bytes_received{0}, refused{0};
-};
-
 // A transport's state that its parts share.
 struct TransportParts {
   const Library* library = nullptr;
@@ -171,7 +170,7 @@ struct TransportParts {
   ReadProbe read_probe{};
   std::vector<std::unique_ptr<NicWorker>> nic_workers;
   std::vector<Peer> peers;
-  Counters counters;
+  TransportCounters counters;             // the thread's
   int64_t in_flight = 0;                  // operations that UCX will call back about
   Reused<std::vector<std::byte>> memory;  // of the data of arrivals through rings, until they are released
 

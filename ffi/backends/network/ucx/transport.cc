@@ -187,22 +187,17 @@ TransportState UcxTransport::State() {
   Post([this, promise] { promise->set_value(StateNow()); });
   promise = nullptr;
   const bool told = !Foreign() && state.wait_for(kPatience) == std::future_status::ready;
-  TransportState unknown;
-  unknown.library = parts_.library->path;
-  unknown.version = parts_.library->version;
   try {
-    return told ? state.get() : unknown;
+    if (told) return state.get();
   } catch (const std::future_error&) {  // it was closed meanwhile
-    return unknown;
   }
+  return {{}, parts_.library->path, parts_.library->version, {}, {}};
 }
 
 // ---- on the transport's thread
 
 TransportState UcxTransport::StateNow() {
-  TransportState state;
-  state.library = parts_.library->path;
-  state.version = parts_.library->version;
+  TransportState state = {parts_.counters, parts_.library->path, parts_.library->version, {}, {}};
   for (const auto& nic_worker : parts_.nic_workers) {
     state.nic_workers.push_back({nic_worker->nic(), {}});
     for (Peer& peer : parts_.peers) {
@@ -222,11 +217,6 @@ TransportState UcxTransport::StateNow() {
     const std::string trouble = Trouble(process);
     state.peers.push_back(Describe(process) + (trouble.empty() ? "" : ", " + trouble));
   }
-  state.messages_sent = parts_.counters.messages_sent;
-  state.messages_received = parts_.counters.messages_received;
-  state.bytes_sent = parts_.counters.bytes_sent;
-  state.bytes_received = parts_.counters.bytes_received;
-  state.refused = parts_.counters.refused;
   return state;
 }
 
@@ -315,12 +305,7 @@ void UcxTransport::MakeEndpoints(Peer* peer) const {
   const auto theirs = static_cast<int32_t>(peer->addresses.nic_workers.size());
   for (int32_t pair = 0; pair < static_cast<int32_t>(parts_.nic_workers.size()) * theirs; ++pair) {
     for (const Connection connection : kConnections) {
-      peer->endpoints.push_back(std::make_shared<Endpoint>());
-      Endpoint& endpoint = *peer->endpoints.back();
-      endpoint.peer = peer;
-      endpoint.nic_worker = pair / theirs;
-      endpoint.their_nic_worker = pair % theirs;
-      endpoint.connection = connection;
+      peer->endpoints.push_back(std::make_shared<Endpoint>(peer, pair / theirs, pair % theirs, connection, 0));
     }
   }
 }
