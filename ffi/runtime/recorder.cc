@@ -37,29 +37,30 @@ void Recorder::End(const Launch& launch, const Status& status, const LaunchSumma
 }
 
 void Recorder::Add(const Launch& launch, const Status& status, const LaunchSummary& summary, int64_t elapsed_ns) {
-  const int32_t ranks = record_->site().group_size;
-  record_->Update([&](Statistics* statistics) {
-    if (!status.ok()) {
-      ++statistics->failures;
-      return;
-    }
-    CopyTraffic(summary.sent, static_cast<size_t>(ranks), record_->kind().reverse, &statistics->traffic);
-    ++statistics->exchanges;
-    statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
-    statistics->total_rows += statistics->rows;
-    statistics->dropped_rows += summary.dropped;
-    statistics->row_bytes = summary.row_bytes;
-    statistics->total_bytes += statistics->rows * summary.row_bytes;
-    statistics->skew = SkewOf(statistics->traffic, ranks, &statistics->scratch);
-    statistics->total_skew += statistics->skew;
-    statistics->stages = summary.stages;
-    statistics->scheduler = summary.scheduler;
-    if (launch.planned) {
-      ++(launch.plan_made ? statistics->plans_made : statistics->plans_reused);
-      statistics->planning.Add(launch.planning_ns);
-    }
-    if (record_->kind().plan != PlanSource::kNone) statistics->exchange.Add(elapsed_ns);
-  });
+  const SiteReport& report = record_->report;
+  const int32_t ranks = report.site->group_size;
+  const std::lock_guard<std::mutex> lock(record_->mutex);
+  Statistics* const statistics = &record_->report.statistics;
+  if (!status.ok()) {
+    ++statistics->failures;
+    return;
+  }
+  CopyTraffic(summary.sent, static_cast<size_t>(ranks), report.kind.reverse, &statistics->traffic);
+  ++statistics->exchanges;
+  statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
+  statistics->total_rows += statistics->rows;
+  statistics->dropped_rows += summary.dropped;
+  statistics->row_bytes = summary.row_bytes;
+  statistics->total_bytes += statistics->rows * summary.row_bytes;
+  statistics->skew = SkewOf(statistics->traffic, ranks);
+  statistics->total_skew += statistics->skew;
+  statistics->stages = summary.stages;
+  statistics->scheduler = summary.scheduler;
+  if (launch.planned) {
+    ++(launch.plan_made ? statistics->plans_made : statistics->plans_reused);
+    statistics->planning.Add(launch.planning_ns);
+  }
+  if (report.kind.plan != PlanSource::kNone) statistics->exchange.Add(elapsed_ns);
 }
 
 }  // namespace fastjax

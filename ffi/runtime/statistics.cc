@@ -12,9 +12,8 @@ void Times::Add(int64_t time) {
   most = std::max(most, time);
 }
 
-double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<int64_t>* scratch) {
-  std::vector<int64_t>& receives = *scratch;
-  receives.assign(static_cast<size_t>(ranks), 0);
+double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks) {
+  std::vector<int64_t> receives(static_cast<size_t>(ranks), 0);
   int64_t total = 0;
   int64_t most = 0;
   const int64_t* rows = traffic.data();
@@ -31,18 +30,9 @@ double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<in
   return total == 0 ? 1.0 : static_cast<double>(most) * ranks / static_cast<double>(total);
 }
 
-SiteReport Record::Report() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return {site_, kind_, active_, statistics_};
-}
-
-bool Record::empty() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return statistics_.exchanges + statistics_.failures == 0;
-}
-
 std::shared_ptr<Record> Records::Open(std::shared_ptr<const CallSite> site, SiteKind kind) {
-  auto record = std::make_shared<Record>(std::move(site), kind);
+  auto record = std::make_shared<Record>();
+  record->report = {std::move(site), kind, true, {}};
   const std::lock_guard<std::mutex> lock(mutex_);
   records_.push_back(record);
   return record;
@@ -50,7 +40,7 @@ std::shared_ptr<Record> Records::Open(std::shared_ptr<const CallSite> site, Site
 
 void Records::Close(const std::shared_ptr<Record>& record) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  record->active_ = false;
+  record->report.active = false;
   DropEnded(kMaxEnded);
 }
 
@@ -58,7 +48,8 @@ std::vector<SiteReport> Records::Report() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SiteReport> reports;
   for (const auto& record : records_) {
-    if (!record->empty()) reports.push_back(record->Report());
+    const std::lock_guard<std::mutex> own(record->mutex);
+    if (!record->report.statistics.empty()) reports.push_back(record->report);
   }
   return reports;
 }
@@ -67,15 +58,17 @@ void Records::Reset() {
   const std::lock_guard<std::mutex> lock(mutex_);
   DropEnded(0);
   for (const auto& record : records_) {
-    record->Update([](Statistics* statistics) { *statistics = Statistics(); });
+    const std::lock_guard<std::mutex> own(record->mutex);
+    record->report.statistics = {};
   }
 }
 
 // Keeps the newest of those that have done something.
 void Records::DropEnded(size_t kept) {
   const auto goes = [&kept](const std::shared_ptr<Record>& record) {
-    if (record->active_) return false;
-    if (kept == 0 || record->empty()) return true;
+    if (record->report.active) return false;
+    const std::lock_guard<std::mutex> own(record->mutex);
+    if (kept == 0 || record->report.statistics.empty()) return true;
     --kept;
     return false;
   };

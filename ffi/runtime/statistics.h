@@ -56,12 +56,12 @@ struct Statistics {
   Times planning;
   Times exchange;
   std::vector<int64_t> traffic;  // of the last: rows that rank i sends to rank j, as they travelled
-  std::vector<int64_t> scratch;
+
+  bool empty() const { return exchanges + failures == 0; }
 };
 
-// The largest number of rows that a rank of `ranks` sends or receives, over the mean; 1 where there are none. `scratch`
-// is reused.
-double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks, std::vector<int64_t>* scratch);
+// The largest number of rows that a rank of `ranks` sends or receives, over the mean; 1 where there are none.
+double SkewOf(const std::vector<int64_t>& traffic, int32_t ranks);
 
 struct SiteReport {
   std::shared_ptr<const CallSite> site;
@@ -70,29 +70,10 @@ struct SiteReport {
   Statistics statistics;
 };
 
-// The statistics of one call site.
-class Record {
- public:
-  Record(std::shared_ptr<const CallSite> site, SiteKind kind) : site_(std::move(site)), kind_(kind) {}
-
-  template <typename Change>
-  void Update(Change change) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    change(&statistics_);
-  }
-  const CallSite& site() const { return *site_; }
-  SiteKind kind() const { return kind_; }
-  SiteReport Report() const;
-  bool empty() const;  // It has done nothing, or nothing since the last Reset.
-
- private:
-  friend class Records;
-
-  const std::shared_ptr<const CallSite> site_;
-  const SiteKind kind_;
-  mutable std::mutex mutex_;
-  Statistics statistics_;
-  bool active_ = true;  // guarded by the mutex of all records
+// What is collected of one call site: nothing so far, or since the last Reset, if its statistics are empty.
+struct Record {
+  std::mutex mutex;
+  SiteReport report;  // `active` is guarded by the mutex of all records
 };
 
 // All records of the process, and whether statistics are collected at all.

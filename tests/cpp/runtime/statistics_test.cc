@@ -1,12 +1,12 @@
 // Statistics: when call sites record their launches, and what is kept of them. The figures are checked in
 // tests/host/test_stats.py.
-#include "rendezvous/counts.h"
 #include "runtime/recorder.h"
 
 #include <memory>
 #include <vector>
 
 #include "backends/memory/memory_backend.h"
+#include "rendezvous/counts.h"
 #include "runtime/statistics.h"
 #include "support/check.h"
 #include "support/outcomes.h"
