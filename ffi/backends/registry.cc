@@ -7,7 +7,6 @@
 #include "backends/gpu/device/driver_library.h"
 #include "backends/memory/memory_backend.h"
 #include "backends/network/network_backend.h"
-#include "rendezvous/counts.h"
 #include "runtime/job_network.h"
 #include "runtime/process_state.h"
 
@@ -64,11 +63,6 @@ std::shared_ptr<gpu::nccl::Fabric> FabricOf(const std::string& platform, const s
 }
 
 }  // namespace
-
-std::shared_ptr<Counts> Backend::OpenCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan) const {
-  if (process_group == nullptr) return OpenDeviceCounts(site, std::move(plan));
-  return OpenProcessCounts(process_group, site, std::move(plan));
-}
 
 std::shared_ptr<Exchange> Backend::OpenExchange(const std::shared_ptr<const CallSite>& site,
                                                 ExchangeOptions options) const {

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "backends/gpu/gpu_backend.h"
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/status.h"
+#include "rendezvous/counts.h"
 #include "rendezvous/process_group.h"
 
 namespace fastjax {
@@ -20,7 +22,9 @@ struct Backend {
   std::shared_ptr<ProcessGroup> process_group;  // null: this process has all devices
   gpu::Gpus gpus;                               // none: the devices are CPUs
 
-  std::shared_ptr<Counts> OpenCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan) const;
+  std::shared_ptr<Counts> OpenCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan) const {
+    return fastjax::OpenCounts(process_group, site, std::move(plan));
+  }
   std::shared_ptr<Exchange> OpenExchange(const std::shared_ptr<const CallSite>& site, ExchangeOptions options) const;
 };
 

@@ -95,9 +95,7 @@ std::shared_ptr<const CallSite> RecordedSite(const std::shared_ptr<const CallSit
 class DeviceCounts final : public Rendezvous<CountsArgs> {
  public:
   DeviceCounts(const std::shared_ptr<const CallSite>& call_site, PlanFunction plan)
-      : Rendezvous(call_site),
-        plan_(std::move(plan)),
-        recorder_(RecordedSite(call_site, plan_), SiteKind{}) {}
+      : Rendezvous(call_site), plan_(std::move(plan)), recorder_(RecordedSite(call_site, plan_), SiteKind{}) {}
 
  private:
   void Execute(Session* session, int32_t last) override { session->Finish(Plan(*session), last); }
@@ -107,7 +105,8 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
     // A call site plans for one launch at a time: its groups and launches share scratch memory.
     const std::lock_guard<std::mutex> lock(mutex_);
     Launch launch = recorder_.Begin();
-    Status status = Guarded([&] { return work_.Do(site(), session.group(), session.args(), site().rank_of, plan_, &launch); });
+    Status status =
+        Guarded([&] { return work_.Do(site(), session.group(), session.args(), site().rank_of, plan_, &launch); });
     recorder_.End(launch, status, status.ok() && launch.recorded ? work_.Summary(site()) : LaunchSummary{});
     return status;
   }
@@ -136,12 +135,9 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
 
 }  // namespace
 
-std::shared_ptr<Counts> OpenDeviceCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
-  return OpenRendezvous<DeviceCounts>(site, std::move(plan));
-}
-
-std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
-                                          const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
+std::shared_ptr<Counts> OpenCounts(std::shared_ptr<ProcessGroup> process_group,
+                                   const std::shared_ptr<const CallSite>& site, PlanFunction plan) {
+  if (process_group == nullptr) return OpenRendezvous<DeviceCounts>(site, std::move(plan));
   const std::string what = plan ? "planning" : "gathering";
   auto recorder = std::make_unique<Recorder>(RecordedSite(site, plan), SiteKind{});
   return OpenRendezvous<ProcessOperation<CountsLaunch, PlanFunction>>(std::move(process_group), site, what,

@@ -10,12 +10,11 @@
 
 namespace fastjax {
 
-// Opens a call site for devices of one process: the last device to arrive plans with the counts of all.
-std::shared_ptr<Counts> OpenDeviceCounts(const std::shared_ptr<const CallSite>& site, PlanFunction plan);
-// Opens a call site for devices of several processes: each process gets the counts of all, makes the same plan, and
-// writes its own devices' tables.
-std::shared_ptr<Counts> OpenProcessCounts(std::shared_ptr<ProcessGroup> process_group,
-                                          const std::shared_ptr<const CallSite>& site, PlanFunction plan);
+// Opens a call site. For devices of one process, without a process group: the last device to arrive plans with the
+// counts of all. For devices of several: each process gets the counts of all, makes the same plan, and writes its own
+// devices' tables.
+std::shared_ptr<Counts> OpenCounts(std::shared_ptr<ProcessGroup> process_group,
+                                   const std::shared_ptr<const CallSite>& site, PlanFunction plan);
 
 }  // namespace fastjax
 

@@ -57,8 +57,6 @@ LaunchId LaunchIds::Count(int64_t site, int32_t group, int64_t run_id) {
   return launch_id;
 }
 
-int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b) { return static_cast<int32_t>(b.number - a.number); }
-
 bool MayBeSame(const LaunchId& a, const LaunchId& b) {
   if (a.copy != b.copy || a.repetition != b.repetition) return false;
   const bool one_start = a.counted == b.counted && (a.counted != 0 || a.number - b.number + kNear < 2 * kNear);

@@ -44,9 +44,6 @@ class LaunchIds {
   std::map<int64_t, Site> sites_;
 };
 
-// How many launches of a program, as far as is known, come between two ids of one call; negative if `b` is earlier.
-int64_t LaunchesBetween(const LaunchId& a, const LaunchId& b);
-
 // Whether nothing says that two ids of one call are ids of two launches: they are equal, or cannot be compared.
 bool MayBeSame(const LaunchId& a, const LaunchId& b);
 

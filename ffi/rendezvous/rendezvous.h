@@ -137,7 +137,7 @@ class Rendezvous : public Operation<Args>,
         return session.run_id_ == launch->run_id && WhyInVain(session.group_, &session, *launch) != nullptr;
       });
       for (int32_t group = 0; group < site_->groups() && between_processes_; ++group) {
-        if (WhyInVain(group, nullptr, *launch) == nullptr || IsOpen(launch->run_id, group)) continue;
+        if (WhyInVain(group, nullptr, *launch) == nullptr || FindOpen(launch->run_id, group) != nullptr) continue;
         if (AddEnded(launch->run_id, group)) absent.push_back(group);
       }
     }
@@ -275,15 +275,11 @@ class Rendezvous : public Operation<Args>,
     return taken;
   }
 
-  bool IsOpen(int64_t run_id, int32_t group) const {
-    return std::any_of(open_.begin(), open_.end(),
-                       [&](const Session* session) { return session->run_id_ == run_id && session->group_ == group; });
-  }
-
-  // Returns the oldest session that the device is not part of yet, or null.
-  Session* FindOpen(int64_t run_id, int32_t group, int32_t position) const {
+  // Returns the oldest session, or the oldest that the device of a position is not part of yet, or null.
+  Session* FindOpen(int64_t run_id, int32_t group, int32_t position = -1) const {
     for (Session* session : open_) {
-      if (session->run_id_ == run_id && session->group_ == group && !session->arrived_[position]) return session;
+      const bool same = session->run_id_ == run_id && session->group_ == group;
+      if (same && (position < 0 || !session->arrived_[position])) return session;
     }
     return nullptr;
   }

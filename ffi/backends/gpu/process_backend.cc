@@ -59,17 +59,22 @@ constexpr int64_t kWords = 1 + sizeof(nccl::UniqueId) / sizeof(int64_t);
 // Brings an id from the process that made it to all others, for a thread that waits for it.
 class Sharing final : public Participant {
  public:
-  // Of an id that this process does not make, `id` is written before Run returns.
-  Sharing(ProcessGroup* process_group, bool makes, nccl::UniqueId* id)
+  // Of an id that this process does not make, `id` is written before Run returns. The others are as in ShareId.
+  Sharing(ProcessGroup* process_group, const CallSite& site, int32_t group, const std::string& name, int64_t generation,
+          bool makes, nccl::UniqueId* id)
       : process_group_(process_group), makes_(makes), id_(id) {
+    const Transport& transport = *process_group->transport;
     session_.participant = this;
+    session_.text = "the communicators of " + name;
+    session_.key = {transport.KeyedHash(session_.text.data(), session_.text.size()), 0};
+    session_.launch_id.number = static_cast<uint32_t>(generation);
+    session_.timeout = std::chrono::milliseconds(site.timeout_ms);
+    session_.others = OtherProcesses(site, group, transport.process());
     session_.words.assign(kWords, 0);
     session_.words[0] = makes ? 1 : 0;
     if (makes) std::memcpy(&session_.words[1], id->bytes, sizeof(id->bytes));
   }
 
-  // The caller sets key, launch id, text, others and timeout before Run.
-  ProcessSession& session() { return session_; }
   // Waits no longer than the session does. Must not be called on the transport's thread.
   Status Run() {
     std::future<Status> ended = told_->get_future();
@@ -109,19 +114,6 @@ class Sharing final : public Participant {
   const std::shared_ptr<std::promise<Status>> told_ = std::make_shared<std::promise<Status>>();
 };
 
-Status Share(ProcessGroup* process_group, const CallSite& site, int32_t group, const std::string& name,
-             int64_t generation, bool makes, nccl::UniqueId* id) {
-  const Transport& transport = *process_group->transport;
-  Sharing sharing(process_group, makes, id);
-  ProcessSession& session = sharing.session();
-  session.text = "the communicators of " + name;
-  session.key = {transport.KeyedHash(session.text.data(), session.text.size()), 0};
-  session.launch_id.number = static_cast<uint32_t>(generation);
-  session.timeout = std::chrono::milliseconds(site.timeout_ms);
-  session.others = OtherProcesses(site, group, transport.process());
-  return sharing.Run();
-}
-
 }  // namespace
 
 std::shared_ptr<Exchange> OpenProcessExchange(Gpus gpus, std::shared_ptr<ProcessGroup> process_group,
@@ -134,8 +126,9 @@ std::shared_ptr<Exchange> OpenProcessExchange(Gpus gpus, std::shared_ptr<Process
 }
 
 nccl::ShareId MakeShareId(std::shared_ptr<ProcessGroup> process_group) {
-  return
-      [process_group = std::move(process_group)](const auto&... args) { return Share(process_group.get(), args...); };
+  return [process_group = std::move(process_group)](const auto&... what) {
+    return Sharing(process_group.get(), what...).Run();
+  };
 }
 
 }  // namespace fastjax::gpu

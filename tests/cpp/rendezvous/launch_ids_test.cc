@@ -130,7 +130,7 @@ TEST(AnyNumbers) {
   LaunchId b;
   for (int i = 0; i < 1000; ++i) {
     for (LaunchId* id : {&a, &b}) *id = {static_cast<uint32_t>(random()), static_cast<int32_t>(random() % 3), 0, 0};
-    CHECK(MayBeSame(a, a) && MayBeSame(a, b) == MayBeSame(b, a) && LaunchesBetween(a, b) <= INT32_MAX);
+    CHECK(MayBeSame(a, a) && MayBeSame(a, b) == MayBeSame(b, a));
   }
 }
 

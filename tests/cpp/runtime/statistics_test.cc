@@ -76,7 +76,7 @@ TEST(TimeoutIsAFailure) {
   const auto site = MakeSite(1, 2, 50);
   const auto exchange = memory::OpenExchange(site, {});
   const auto counts =
-      OpenDeviceCounts(site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
+      OpenCounts(nullptr, site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
   const Outcomes outcomes(2);
   exchange->Start(1, 0, {}, outcomes.For(0));
   counts->Start(1, 0, {}, outcomes.For(1));

@@ -19,11 +19,6 @@ struct Layout {
   std::vector<const Caller*> calls;
 };
 
-// The calls of the devices here, `args` by position.
-void FindCalls(const CallSite& site, const std::vector<ExchangeArgs>& args, Layout* layout);
-// Completes a layout that has its calls with domains: servers of so many devices.
-void FindServers(int32_t devices_per_server, Layout* layout);
-
 // Bytes that lie in one range, at the end that is here.
 struct MessageEnd {
   bool sends;

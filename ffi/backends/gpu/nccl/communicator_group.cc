@@ -161,27 +161,24 @@ void CommunicatorGroup::Close() {
   {
     DeviceScope scope(*gpu_);
     static_cast<void>(scope.Choose(members().front().device));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Reap();
-    if (!failure_.ok()) return;  // aborted
-    closed_ = landed_ == launched_;
+    if (CloseIfLanded()) return;
   }
-  if (closed_) return communicators_->Close();
-  StartBeside([self = shared_from_this()] { self->CloseLater(); });
+  StartBeside([self = shared_from_this()] {
+    self->gpu_->NeedDevice(self->members().front().device);
+    while (!self->CloseIfLanded()) std::this_thread::sleep_for(kPollClose);  // the watchdog sees to it that this ends
+  });
 }
 
-void CommunicatorGroup::CloseLater() {
-  gpu_->NeedDevice(members().front().device);
-  while (true) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!failure_.ok()) return;
-      Reap();
-      closed_ = landed_ == launched_;
-    }
-    if (closed_) return communicators_->Close();
-    std::this_thread::sleep_for(kPollClose);  // the watchdog sees to it that this ends
+// False while something is in flight. What has failed is aborted instead.
+bool CommunicatorGroup::CloseIfLanded() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Reap();
+    if (!failure_.ok()) return true;
+    closed_ = landed_ == launched_;
   }
+  if (closed_) communicators_->Close();
+  return closed_;
 }
 
 }  // namespace fastjax::gpu::nccl

@@ -51,7 +51,7 @@ class CommunicatorGroup final : public Expirable, public std::enable_shared_from
   void Fail(const Status& failure, const Report* told);
   Status FailureFor(Report* report) const;
   void Close();
-  void CloseLater();
+  bool CloseIfLanded();
   PendingMessages& At(uint64_t pending) { return pending_[pending % kMostPending]; }
 
   const std::shared_ptr<Gpu> gpu_;

@@ -68,11 +68,6 @@ Status Fabric::FindMembers(const CallSite& site, int32_t group, const Layout& la
   return Status::Ok();
 }
 
-Fabric::Known& Fabric::KnownAs(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return known_[name];
-}
-
 Status Fabric::Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
                     std::shared_ptr<CommunicatorGroup>* communicator_group) {
   if (share_id_ == nullptr && static_cast<int32_t>(members.size()) < site.group_size) {
@@ -80,7 +75,9 @@ Status Fabric::Find(const CallSite& site, int32_t group, const std::vector<Membe
                                "devices of other processes take part, and there is nothing to find these by.");
   }
   const std::string name = NameOf(site, group, members);
-  Known& known = KnownAs(name);
+  std::unique_lock<std::mutex> own(mutex_);
+  Known& known = known_[name];
+  own.unlock();
   // The fabric's own lock is not held here: processes may come to the groups that they share in different orders.
   const std::lock_guard<std::mutex> lock(known.mutex);
   // The failed one may be the call site's own.

@@ -75,7 +75,6 @@ class Fabric {
   };
 
   Status FindMembers(const CallSite& site, int32_t group, const Layout& layout, std::vector<Member>* members) const;
-  Known& KnownAs(const std::string& name);
   Status Find(const CallSite& site, int32_t group, const std::vector<Member>& members,
               std::shared_ptr<CommunicatorGroup>* communicator_group);
   Status Make(const CallSite& site, int32_t group, const std::vector<Member>& members, const std::string& name,

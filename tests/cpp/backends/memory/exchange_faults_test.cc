@@ -127,7 +127,7 @@ TEST(TablesNotTaken) {
   const auto site = MakeSite(1, 3);
   const std::vector<int64_t> sizes(3, 1);
   for (const bool planned : {true, false}) {
-    const auto counts = OpenDeviceCounts(site, [=](const int64_t*, const TakePlan&, bool*) {
+    const auto counts = OpenCounts(nullptr, site, [=](const int64_t*, const TakePlan&, bool*) {
       return planned ? Status::Ok() : Status::Internal("no plan");
     });
     int32_t taken = 0;
