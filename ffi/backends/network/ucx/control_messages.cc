@@ -75,15 +75,11 @@ void ControlMessages::EndAll(Peer* peer) {
   connections_->Discard(&peer->outbox);
 }
 
-void ControlMessages::Lost(Peer* peer, const Status& why) {
+void ControlMessages::Lost(Peer* peer, const Status& why, bool renewed) {
   Incoming* const incoming = Add(peer);
   incoming->lost = why;
+  incoming->renewed = renewed;
   incoming->ready = true;
-}
-
-void ControlMessages::Renewed(Peer* peer, const Status& why) {
-  Lost(peer, why);
-  peer->inbox.back().renewed = true;
 }
 
 bool ControlMessages::Deliver(Handler* handler) {

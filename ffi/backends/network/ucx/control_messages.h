@@ -20,8 +20,8 @@ class ControlMessages {
   // Takes over a part of a message.
   void OnArrival(Peer* peer, const Arrival& arrival);
   void OnJoined(Peer* peer);
-  void Lost(Peer* peer, const Status& why);
-  void Renewed(Peer* peer, const Status& why);
+  // Tells the handler that the process is lost, or that the connection to it was renewed.
+  void Lost(Peer* peer, const Status& why, bool renewed = false);
   // Gives up what has not arrived whole. Messages that have are still delivered.
   void EndAll(Peer* peer);
   // Delivers to the handler what has arrived, in order; returns whether there was anything. Without a handler it is

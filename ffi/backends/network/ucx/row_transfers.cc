@@ -403,10 +403,6 @@ void RowTransfers::FindFirst() {
   }
 }
 
-RowTransfers::Nic& RowTransfers::NicOf(const Request& send) {
-  return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)];
-}
-
 // Those that may go on, by stage. Within a stage, the one whose last chunk is the longest ago comes first.
 void RowTransfers::FindNext() {
   next_.clear();
@@ -456,8 +452,6 @@ bool RowTransfers::SendOverdue() {
   }
   return any;
 }
-
-bool RowTransfers::GoesFirst(const Request& send) const { return send.order <= NicOf(send).first; }
 
 void RowTransfers::FindStalled() {
   FindFirst();

@@ -90,9 +90,8 @@ class RowTransfers {
   void Start(Request* send);
   void FindFirst();
   bool SendOverdue();
-  bool GoesFirst(const Request& send) const;
-  Nic& NicOf(const Request& send);
-  const Nic& NicOf(const Request& send) const { return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)]; }
+  bool GoesFirst(const Request& send) { return send.order <= NicOf(send).first; }
+  Nic& NicOf(const Request& send) { return nics_[static_cast<size_t>(EndpointOf(send)->nic_worker)]; }
   void FindNext();
   void OnAck(const Peer& peer, const Arrival& arrival);
   void CountUnacknowledged();

@@ -106,19 +106,11 @@ std::string UcxTransport::Start(const TransportOptions& options) {
   return Loop::Start(descriptors);
 }
 
-UcxTransport::~UcxTransport() = default;
-
 bool UcxTransport::Foreign() const { return forks_ != ProcessState<Forks>().count.load(); }
 
 // ---- from any thread
 
-void UcxTransport::SetHandler(Handler* handler) { handler_.store(handler); }
-
 bool UcxTransport::Post(std::function<void()> task) { return !Foreign() && Loop::Post(std::move(task)); }
-
-uint64_t UcxTransport::KeyedHash(const void* data, size_t bytes) const {
-  return fastjax::KeyedHash(parts_.secret, data, bytes);
-}
 
 void UcxTransport::SetDescription(int32_t process, const std::string& name, const std::string& trouble) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -250,17 +242,13 @@ void UcxTransport::Receive(const RowMessage& message) {
   row_transfers_.Receive(message);
 }
 
-void UcxTransport::Cancel(Listener* listener) { row_transfers_.Cancel(listener); }
-
-void UcxTransport::Drop(uint64_t tag, uint64_t mask) { row_transfers_.Drop(tag, mask); }
-
 void UcxTransport::Disconnect(int32_t process) {
   Peer* const peer = PeerOf(process);
   if (peer == nullptr || process == parts_.process) return;
   End(peer, Status::Unavailable("the connection to " + parts_.Name(*peer) + " was given up"), peer->generation + 1);
   if (!peer->joined || peer->gone) return;
   control_messages_.Hello(peer);  // so that it gives up what it has with us, now and not by our next exchange
-  control_messages_.Renewed(peer, Status::Ok());
+  control_messages_.Lost(peer, Status::Ok(), true);
 }
 
 void UcxTransport::Probe(int32_t process) {
@@ -301,15 +289,6 @@ void UcxTransport::Lose(Peer* peer, const Status& why, uint32_t generation) {
   control_messages_.Lost(peer, why);
 }
 
-void UcxTransport::MakeEndpoints(Peer* peer) const {
-  const auto theirs = static_cast<int32_t>(peer->addresses.nic_workers.size());
-  for (int32_t pair = 0; pair < static_cast<int32_t>(parts_.nic_workers.size()) * theirs; ++pair) {
-    for (const Connection connection : kConnections) {
-      peer->endpoints.push_back(std::make_shared<Endpoint>(peer, pair / theirs, pair % theirs, connection, 0));
-    }
-  }
-}
-
 void UcxTransport::Join(Peer* peer, Addresses addresses) {
   if (phase_ >= Phase::kLeaving) return;
   const bool same = peer->joined && peer->addresses.incarnation == addresses.incarnation;
@@ -326,7 +305,12 @@ void UcxTransport::Join(Peer* peer, Addresses addresses) {
     peer->reads = false;
     peer->from.Close();
     peer->ring_tried = false;
-    MakeEndpoints(peer);
+    const auto theirs = static_cast<int32_t>(peer->addresses.nic_workers.size());
+    for (int32_t pair = 0; pair < static_cast<int32_t>(parts_.nic_workers.size()) * theirs; ++pair) {
+      for (const Connection connection : kConnections) {
+        peer->endpoints.push_back(std::make_shared<Endpoint>(peer, pair / theirs, pair % theirs, connection, 0));
+      }
+    }
   }
   peer->joined = true;
   peer->gone = false;
@@ -453,7 +437,6 @@ void UcxTransport::LeaveAll() {
     peer.gone = true;
     peer.told = false;
     Lose(&peer, Status::Unavailable("fastjax's connections were closed"), peer.generation + 1);
-    parts_.ReleaseAll(&peer.early);
   }
 }
 

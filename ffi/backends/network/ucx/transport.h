@@ -22,7 +22,6 @@ class UcxTransport final : public JobTransport, private Loop, public std::enable
  public:
   // Opens a transport. Returns null, with the reason, if UCX cannot.
   static std::shared_ptr<UcxTransport> Open(const TransportOptions& options, std::string* wrong);
-  ~UcxTransport() override;
 
   const std::string& addresses() const override { return addresses_; }
   std::string AddPeer(int32_t process, const std::string& addresses) override;
@@ -33,9 +32,11 @@ class UcxTransport final : public JobTransport, private Loop, public std::enable
 
   int32_t process() const override { return parts_.process; }
   int32_t processes() const override { return static_cast<int32_t>(parts_.peers.size()); }
-  void SetHandler(Handler* handler) override;
+  void SetHandler(Handler* handler) override { handler_.store(handler); }
   bool Post(std::function<void()> task) override;
-  uint64_t KeyedHash(const void* data, size_t bytes) const override;
+  uint64_t KeyedHash(const void* data, size_t bytes) const override {
+    return fastjax::KeyedHash(parts_.secret, data, bytes);
+  }
   std::string Describe(int32_t process) const override;
   bool HasJoined(int32_t process) const override;
   std::string Trouble(int32_t process) const override;
@@ -43,11 +44,11 @@ class UcxTransport final : public JobTransport, private Loop, public std::enable
   void SendMessage(int32_t process, const void* data, size_t bytes) override;
   void Send(const RowMessage& message) override;
   void Receive(const RowMessage& message) override;
-  void Cancel(Listener* listener) override;
+  void Cancel(Listener* listener) override { row_transfers_.Cancel(listener); }
   void Disconnect(int32_t process) override;
   void Probe(int32_t process) override;
   bool Silent(int32_t process) const override;
-  void Drop(uint64_t tag, uint64_t mask) override;
+  void Drop(uint64_t tag, uint64_t mask) override { row_transfers_.Drop(tag, mask); }
 
  private:
   // Receives the active messages of a NIC worker.
@@ -83,7 +84,6 @@ class UcxTransport final : public JobTransport, private Loop, public std::enable
   void Deliver(Peer* peer, const Arrival& arrival);
 
   void Join(Peer* peer, Addresses addresses);
-  void MakeEndpoints(Peer* peer) const;
   // Ends everything with the process, and goes on in that generation.
   void End(Peer* peer, const Status& why, uint32_t generation);
   void Lose(Peer* peer, const Status& why, uint32_t generation);  // and tells the handler

@@ -112,7 +112,7 @@ void UcxTransport::Dispatch(const Arrival& arrival) {
   if (header.generation > peer->generation) {
     const Status why = Status::Unavailable(parts_.Name(*peer) + " lost or gave up the connection");
     End(peer, why, header.generation);
-    control_messages_.Renewed(peer, why);
+    control_messages_.Lost(peer, why, true);
   }
   if (!peer->heard) {
     peer->heard = true;
