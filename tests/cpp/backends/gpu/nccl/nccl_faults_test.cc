@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -289,8 +288,8 @@ class Process {
       const bool same = layout_.domain_of[static_cast<size_t>(rank)] == layout_.domain_of[static_cast<size_t>(rank_)];
       CHECK_EQ(same, rank == rank_);
     }
-    if (!channel_.has_value()) channel_.emplace(*site_, 0);
-    if (status.ok()) status = fabric_.Connect(*site_, 0, layout_, &*channel_);
+    if (channel_ == nullptr) channel_ = std::make_unique<Channel>(*site_, 0);
+    if (status.ok()) status = fabric_.Connect(*site_, 0, layout_, channel_.get());
     if (!status.ok()) return status;
     const MessageEnd messages[] = {{true, rank_, peer, 0, out_.data(), 1024, 2},
                                    {false, rank_, peer, 0, in_.data(), 1024, 2}};
@@ -314,7 +313,7 @@ class Process {
   const int32_t rank_;
   const std::shared_ptr<gpu::Gpu> gpu_;
   Fabric fabric_;
-  std::optional<Channel> channel_;
+  std::unique_ptr<Channel> channel_;
   std::vector<std::unique_ptr<Computation>> computations_;
   OwnStream stream_;
   std::vector<std::byte> out_;
