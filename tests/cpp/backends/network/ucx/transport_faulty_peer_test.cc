@@ -315,7 +315,8 @@ TEST(Acknowledgements) {
   parts.peers = std::vector<ucx::Peer>(2);
   ucx::Peer& peer = parts.peers[1];
   peer.addresses.nic_workers = {"one"};
-  for (int i = 0; i < 2; ++i) peer.endpoints.push_back(std::make_shared<ucx::Endpoint>());
+  for (const ucx::Connection which : ucx::kConnections)
+    peer.endpoints.push_back(std::make_shared<ucx::Endpoint>(&peer, 0, 0, which, 0));
   ucx::Endpoint& chunks = *peer.endpoint(0, 0, ucx::Connection::kChunks);
   chunks.chunk_bytes = 120;
   chunks.marked = 100;
