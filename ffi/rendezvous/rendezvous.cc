@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "runtime/job_network.h"
+#include "runtime/process_state.h"
 
 namespace fastjax {
 namespace {
@@ -32,12 +33,14 @@ std::string ManyLaunches(const CallSite& site) {
              : "";
 }
 
+// The counter that Unfinished returns.
+struct UnfinishedDevices {
+  std::atomic<int64_t> count{0};
+};
+
 }  // namespace
 
-std::atomic<int64_t>& Unfinished() {
-  static std::atomic<int64_t> devices{0};
-  return devices;
-}
+std::atomic<int64_t>& Unfinished() { return ProcessState<UnfinishedDevices>().count; }
 
 std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
   std::vector<bool> members(site.group_of.size(), true);

@@ -39,7 +39,8 @@ class GpuExchange final : public Rendezvous<ExchangeArgs> {
 
   Status PrepareAndLaunch(const Session& session, Launch* launch) {
     bool found_by_all = true;  // there are no other processes
-    Status status = work_.Prepare(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all, launch);
+    Status status =
+        work_.Prepare(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all, launch);
     return status.ok() ? work_.Launch(site(), session.group()) : status;
   }
 

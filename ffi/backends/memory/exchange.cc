@@ -36,9 +36,7 @@ struct Work {
 class MemoryExchange final : public Rendezvous<ExchangeArgs> {
  public:
   MemoryExchange(const std::shared_ptr<const CallSite>& call_site, ExchangeOptions options)
-      : Rendezvous(call_site),
-        options_(std::move(options)),
-        recorder_(call_site, options_, false) {}
+      : Rendezvous(call_site), options_(std::move(options)), recorder_(call_site, options_, false) {}
 
  private:
   void OnFailed(const Session& /*session*/, const Status& /*why*/) override { recorder_.Fail(); }
@@ -76,8 +74,8 @@ class MemoryExchange final : public Rendezvous<ExchangeArgs> {
   Status Prepare(Work* work) const {
     const auto& args = work->session->args();
     bool found_by_all = true;  // there are no other processes
-    Status status =
-        work->prepared.Load(site(), work->session->group(), args, options_, site().rank_of, &found_by_all, &work->launch);
+    Status status = work->prepared.Load(site(), work->session->group(), args, options_, site().rank_of, &found_by_all,
+                                        &work->launch);
     if (!status.ok()) return status;
     GroupTraffic& traffic = work->prepared.traffic();
     if (options_.reverse && (options_.indexed || traffic.DestinationsOverlap())) return Sum(work, args);

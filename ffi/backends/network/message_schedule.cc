@@ -143,8 +143,8 @@ uint64_t MessageSchedule::TagOf(const Step& step) const {
   const bool receives = step.action == Action::kReceive;
   const int32_t sender = receives ? step.peer : step.here;
   const int32_t receiver = receives ? step.here : step.peer;
-  const auto pair = static_cast<uint64_t>(receiver) * static_cast<uint64_t>(site_->group_size) +
-                    static_cast<uint64_t>(sender);
+  const auto pair =
+      static_cast<uint64_t>(receiver) * static_cast<uint64_t>(site_->group_size) + static_cast<uint64_t>(sender);
   return pair * kPhases + static_cast<uint64_t>(step.phase);
 }
 
