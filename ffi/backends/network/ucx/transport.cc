@@ -179,11 +179,12 @@ TransportState UcxTransport::State() {
   Post([this, promise] { promise->set_value(StateNow()); });
   promise = nullptr;
   const bool told = !Foreign() && state.wait_for(kPatience) == std::future_status::ready;
+  TransportState unknown = {{}, parts_.library->path, parts_.library->version, {}, {}};
   try {
-    if (told) return state.get();
+    return told ? state.get() : unknown;
   } catch (const std::future_error&) {  // it was closed meanwhile
+    return unknown;
   }
-  return {{}, parts_.library->path, parts_.library->version, {}, {}};
 }
 
 // ---- on the transport's thread
