@@ -76,8 +76,10 @@ std::shared_ptr<Exchange> Backend::OpenExchange(const std::shared_ptr<const Call
 }
 
 Status FindBackend(const CallSite& site, std::shared_ptr<Backend>* backend) {
-  *backend = std::make_shared<Backend>();
-  return FindProcessGroup(site, &(*backend)->process_group);
+  auto found = std::make_shared<Backend>();
+  if (Status status = FindProcessGroup(site, &found->process_group); !status.ok()) return status;
+  *backend = std::move(found);
+  return Status::Ok();
 }
 
 Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
@@ -85,12 +87,13 @@ Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t
   std::string wrong;
   const auto gpu = gpu::OpenGpu(platform, &wrong);
   if (gpu == nullptr) return Status::Internal(site.Prefix() + wrong + ".");
-  *backend = std::make_shared<Backend>();
-  Backend& found = **backend;
-  found.gpus = {gpu, nullptr, devices_per_server};
-  if (devices_per_server > 0) return Status::Ok();
-  if (Status status = FindProcessGroup(site, &found.process_group); !status.ok()) return status;
-  found.gpus.fabric = FabricOf(platform, gpu, found.process_group);
+  auto found = std::make_shared<Backend>();
+  found->gpus = {gpu, nullptr, devices_per_server};
+  if (devices_per_server == 0) {
+    if (Status status = FindProcessGroup(site, &found->process_group); !status.ok()) return status;
+    found->gpus.fabric = FabricOf(platform, gpu, found->process_group);
+  }
+  *backend = std::move(found);
   return Status::Ok();
 }
 

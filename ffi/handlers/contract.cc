@@ -155,8 +155,8 @@ ffi::ErrorOr<CallAttributes> DecodeAttributes(const CustomCall& call, const ffi:
   CallAttributes result;
   for (const Attribute& attribute : call.attributes) {
     if (Decode(attrs, attribute, &result) || attribute.optional) continue;
-    return ffi::Unexpected(
-        ffi::Error::InvalidArgument(std::string("fastjax: ") + call.target + " lacks \"" + attribute.name + '"'));
+    return ffi::Unexpected(ffi::Error::InvalidArgument(std::string("fastjax: ") + call.target + " lacks \"" +
+                                                       attribute.name + "\", or it is of another type"));
   }
   const bool plans = result.scheduler >= 0 || result.plan_row_bytes > 0;
   if (plans && (result.scheduler < 0 || result.plan_row_bytes <= 0 || result.topology.empty())) {

@@ -1,4 +1,6 @@
 // The handlers of exchanges in CPU programs. What takes the form of a GPU's exchange is executed by emulated ones.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -51,6 +53,11 @@ ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictiona
   });
 }
 
+// A fraction of the time after which the devices that do not wait give up.
+std::chrono::milliseconds PatienceOf(const CallSite& site) {
+  return std::chrono::milliseconds(std::min<int64_t>(1000, site.timeout_ms / 4));
+}
+
 bool DecodeToken(const ffi::AnyBuffer& token, Turns::Token* number) {
   if (token.element_type() != ffi::DataType::U32 || token.size_bytes() != sizeof(*number)) return false;
   std::memcpy(number, token.untyped_data(), sizeof(*number));
@@ -84,7 +91,7 @@ void Begin(const Buffers& buffers, ExchangeSite* state, int64_t run_id, Completi
     begun();
   };
   Turns::Token token = 0;
-  if (DecodeToken(buffers[Operand::kToken], &token) && Turns::Get().Take(token, {state->site->channel, where, run})) {
+  if (DecodeToken(buffers[Operand::kToken], &token) && Turns::Get().Take(token, {state->site->channel, where, PatienceOf(*state->site), run})) {
     return;
   }
   exchange.FailGroup(run_id, where, Status::Invalid("its token is of no start"), std::move(done));

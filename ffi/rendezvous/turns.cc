@@ -17,7 +17,7 @@ struct Turns::Turn {
   std::vector<Shared> before;  // that had not begun when this was made
   Begin begin;                 // once it has been taken
   bool taken = false;
-  bool ended = false;  // has begun
+  bool ended = false;  // has begun, or never will
   std::chrono::steady_clock::time_point deadline;
 };
 
@@ -32,6 +32,8 @@ int64_t LongestDelay() {
   }();
   return longest;
 }
+
+constexpr std::chrono::milliseconds kPatienceWithDelays{60'000};
 
 std::chrono::microseconds RandomDelay() {
   thread_local std::minstd_rand random(std::random_device{}());
@@ -96,7 +98,8 @@ void Turns::Hold(const Shared& turn) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!CanBegin(*turn)) {
-      turn->deadline = std::chrono::steady_clock::now() + kPatience;
+      const auto patience = LongestDelay() > 0 ? kPatienceWithDelays : turn->begin.patience;
+      turn->deadline = std::chrono::steady_clock::now() + patience;
       held_.push_back(turn);
     }
   }
@@ -158,11 +161,20 @@ bool Turns::Expire(std::chrono::steady_clock::time_point now) {
 }
 
 void Turns::Forget(const void* owner) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  late_.erase(owner);
-  for (auto at = turns_.begin(); at != turns_.end();) {
-    at = at->second->owner == owner && !at->second->taken ? turns_.erase(at) : std::next(at);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    late_.erase(owner);
+    for (auto at = turns_.begin(); at != turns_.end();) {
+      Turn& turn = *at->second;
+      if (turn.owner != owner || turn.taken) {
+        ++at;
+        continue;
+      }
+      turn.ended = true;  // whoever is held waits for it no more
+      at = turns_.erase(at);
+    }
   }
+  RunHeld();
 }
 
 std::vector<std::pair<int64_t, int32_t>> Turns::TakeRecord() {

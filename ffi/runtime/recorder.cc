@@ -46,13 +46,13 @@ void Recorder::Add(const Launch& launch, const Status& status, const LaunchSumma
     return;
   }
   CopyTraffic(summary.sent, static_cast<size_t>(ranks), report.kind.reverse, &statistics->traffic);
+  statistics->skew = SkewOf(statistics->traffic, ranks);
   ++statistics->exchanges;
   statistics->rows = std::accumulate(statistics->traffic.begin(), statistics->traffic.end(), int64_t{0});
   statistics->total_rows += statistics->rows;
   statistics->dropped_rows += summary.dropped;
   statistics->row_bytes = summary.row_bytes;
   statistics->total_bytes += statistics->rows * summary.row_bytes;
-  statistics->skew = SkewOf(statistics->traffic, ranks);
   statistics->total_skew += statistics->skew;
   statistics->stages = summary.stages;
   statistics->scheduler = summary.scheduler;

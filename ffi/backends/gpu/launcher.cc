@@ -181,7 +181,11 @@ Status Launcher::MoveMessages(const LaunchSchedule& schedule, int32_t pipeline_s
     tally_.messages += deliver.count;
     tally_.sent += deliver.bytes;
   }
-  return count == 0 ? Status::Ok() : channel->Move(messages, count, sides_);
+  if (count == 0) return Status::Ok();
+  if (channel == nullptr) {
+    return Status::Internal("fastjax: a plan has messages, and there is nothing to send them by.");
+  }
+  return channel->Move(messages, count, sides_);
 }
 
 // launch() is what the driver says of a launch on the call's device.

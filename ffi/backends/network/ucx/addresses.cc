@@ -5,7 +5,7 @@
 namespace fastjax::network::ucx {
 namespace {
 
-constexpr uint64_t kMagic = 0x34307865726977ff;  // and the version of what follows
+constexpr uint64_t kMagic = 0x35307865726977ff;  // and the version of what follows
 constexpr uint64_t kMostNicWorkers = 1024;
 
 template <typename T>
