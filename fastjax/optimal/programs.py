@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastjax.optimal.cover import Clock, Cover, busiest_line, scipy_module, trimmed
+from fastjax.optimal.cover import Clock, Cover, busiest_line, scipy_module
 
 # What HiGHS takes for zero, relative to the largest entry of a program.
 _TOLERANCE = 1e-6
@@ -116,31 +116,46 @@ def _run_slots(
 def _settle(rows: np.ndarray, targets: np.ndarray) -> Cover:
     """Integer lengths for given stages so that they carry all rows; as short as found in seconds.
 
-    The program counts in units, of which no pair has more than 2**21, so that the solver's floats
-    never have to tell more from each other: rows themselves, up to 2**21 of them.
+    Long stages are settled in units of 2**20 rows first and then corrected by single rows, so that
+    the solver's floats never have to tell more than 2**20 from each other.
 
     Args:
       rows: rows between servers.
       targets: stages, shape (stages, servers), -1 for idle; each pair with rows is in one of them.
     """
-    optimize = scipy_module("optimize")
     targets = np.unique(targets, axis=0)
+    sources = np.arange(len(rows))
+    inside = np.where(targets >= 0, rows[sources, targets], 0)
     pairs = np.argwhere(rows > 0)
     amount = rows[pairs[:, 0], pairs[:, 1]]
     member = (targets[:, pairs[:, 0]] == pairs[:, 1]).T.astype(np.int64)
-    unit = max(1, int(rows.max()) >> _UNIT_BITS)
-    needed = -(-amount // unit)
+    lengths = np.zeros(len(targets), np.int64)
+    bits = max(0, int(rows.max()).bit_length() - 1) // _UNIT_BITS * _UNIT_BITS
+    while bits >= 0 and lengths is not None:
+        lengths = _correct(amount, member, lengths, 1 << bits)
+        bits -= _UNIT_BITS
+    safe = inside.max(axis=1)  # every pair in one piece
+    if lengths is None or lengths.sum() > safe.sum():
+        lengths = safe
+    used = lengths > 0
+    return Cover(targets[used].astype(np.int32), lengths[used])
+
+
+def _correct(
+    amount: np.ndarray, member: np.ndarray, lengths: np.ndarray, unit: int
+) -> np.ndarray | None:
+    """Lengths changed by multiples of a unit so that members carry their amounts; or None."""
+    optimize = scipy_module("optimize")
+    most = 2 << _UNIT_BITS
+    need = -((member @ lengths - amount) // unit)
     result = optimize.milp(
-        np.ones(len(targets)),
-        integrality=np.ones(len(targets)),
-        bounds=optimize.Bounds(0, needed.max()),
-        constraints=optimize.LinearConstraint(member, needed, np.inf),
+        np.ones(len(lengths)),
+        integrality=np.ones(len(lengths)),
+        bounds=optimize.Bounds(-np.minimum(lengths // unit, most), most),
+        constraints=optimize.LinearConstraint(member, np.maximum(need, -most), np.inf),
         options={"time_limit": 2.0, "mip_rel_gap": 0.0},
     )
-    # Every pair in one piece, unless there is better.
-    lengths = np.where(targets >= 0, rows[np.arange(len(rows)), targets], 0).max(axis=1)
-    if result.x is not None:
-        found = unit * np.rint(result.x).astype(np.int64)
-        if (member @ found >= amount).all() and found.sum() < lengths.sum():
-            lengths = found
-    return trimmed(rows, Cover(targets.astype(np.int32), lengths))
+    if result.x is None:
+        return None
+    corrected = lengths + unit * np.rint(result.x).astype(np.int64)
+    return corrected if (member @ corrected >= amount).all() else None
