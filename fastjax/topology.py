@@ -165,7 +165,7 @@ class Topology:
           TopologyError: the mesh has no such axis, or no devices.
         """
         labels = devices.server_labels(mesh, axis_name)
-        return _from_labels(functools.partial(cls, **rates), labels)
+        return _from_labels(lambda **found: cls(**rates, **found), labels)
 
     @staticmethod
     def measure(mesh: Any, axis_name: AxisName) -> Topology:

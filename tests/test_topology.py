@@ -136,6 +136,12 @@ def test_from_mesh(processes, servers, per_server, placement):
     assert shape_of(topology) == (servers, per_server, placement)
 
 
+@pytest.mark.parametrize("name", ["servers", "devices_per_server", "placement"])
+def test_from_mesh_finds_where_devices_are(name):
+    with pytest.raises(TypeError, match=name):
+        Topology.from_mesh(fake_mesh((0, 0, 1, 1), ("x",)), "x", **{name: 2})
+
+
 @hypothesis.given(st.data())
 def test_placement_of_any_order(data):
     n, m = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))

@@ -126,7 +126,8 @@ def layer_time(
         of_server = experts // topology.servers
         crossing_bytes = prices.crossing_row_bytes(int(row_bytes), top_k, of_server)
     check_row_bytes(crossing_bytes)
-    if tokens * top_k * _seconds("seconds_per_row", seconds_per_row) > _MOST_SECONDS:
+    seconds_per_row = _seconds("seconds_per_row", seconds_per_row)
+    if tokens * top_k * seconds_per_row > _MOST_SECONDS:
         raise ArgumentError(
             f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
             f"{_MOST_SECONDS:g} s, got {seconds_per_row!r}."

@@ -80,12 +80,13 @@ def _draw(
                 left + length / 2, low + 0.43, str(task.chunk + 1), ha="center", va="center",
                 fontsize="x-small", color="black" if task.part in _BACK else "white",
             )  # fmt: skip
-    ax.text(0, top - 0.12, in_words(layer), fontsize="small", ha="left", va="bottom")
+    title = in_words(layer)
     ax.vlines(layer.total * 1e6, top, top + len(resources), color="black", lw=1)
     if layer.backward_from is not None:
         middle = layer.backward_from * 1e6
         ax.vlines(middle, top, top + len(resources), color="black", lw=1, ls="--")
-        ax.text(middle, top - 0.12, " backward", fontsize="x-small", ha="left", va="bottom")
+        title += f", backward from {middle:,.0f} µs"
+    ax.text(0, top - 0.12, title, fontsize="small", ha="left", va="bottom")
 
 
 def _finish(resources: list[str], tops: list[float], right: float, ax: Axes) -> None:

@@ -62,7 +62,7 @@ def emit_unnamed(
     keep: bool = False,
 ) -> jax_compat.MlirValue:
     """Emits a call whose operands have no names; see `emit`."""
-    values, avals = zip(*operands, strict=True)
+    values, avals = [o.value for o in operands], [o.aval for o in operands]
     rule = jax.ffi.ffi_lowering(
         call.target, operand_output_aliases=call.aliases, has_side_effect=keep
     )

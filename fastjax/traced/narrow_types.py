@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
 def whole_bytes(dtype: np.dtype) -> np.dtype:
     """The type; or one of whole bytes that has its values, if it is narrower (int4, ...)."""
-    name = dtype.name
-    if "int" in name and name.removeprefix("u") in ("int1", "int2", "int4"):
-        return np.dtype(np.uint8 if name.startswith("u") else np.int8)
-    return np.dtype(np.float16) if name.startswith("float4") else dtype
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
+        return np.dtype(np.uint8 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int8)
+    narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8
+    return np.dtype(np.float16) if narrow else dtype
 
 
 def byte_sized(

@@ -132,16 +132,24 @@ class ExchangeGroup:
         own, rank_of = self.position(), np.array(self.spec.rank_of, np.int32)
         return own if is_identity(rank_of) else look_up(jnp.asarray(rank_of), own)
 
-    def plan(self, send_sizes: jax.Array, experts: int = 0, **limits: Any) -> TracedPlan:
+    def plan(
+        self,
+        send_sizes: jax.Array,
+        experts: int = 0,
+        *,
+        timeout_ms: int | None = None,
+        fallback: str | None = None,
+    ) -> TracedPlan:
         """The plan of an exchange of sizes that are right in shape and type.
 
         Args:
           send_sizes: as `plan_ragged_all_to_all` takes them.
           experts: of an MoE layer, for messages: its sizes may be minus an expert id that is out of
             range.
-          **limits: timeout_ms and fallback; those of the options if left out.
+          timeout_ms: the option; as it is now if left out.
+          fallback: the same.
         """
-        (table,) = self._bind(send_sizes, experts, **limits)
+        (table,) = self._bind(send_sizes, experts, timeout_ms=timeout_ms, fallback=fallback)
         return TracedPlan(table, self.spec, self.axes, self.groups)
 
     def plan_and_gather(

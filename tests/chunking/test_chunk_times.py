@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,6 +157,11 @@ def test_a_chunk_has_a_least_size():
 def of_layer(**changes):
     given = {"topology": ROUND, **LAYER, "seconds_per_row": 1e-6, "chunks": 2, "deduplicate": True}
     return layer_time(**given | changes)
+
+
+def test_seconds_may_be_of_numpy():
+    rate = np.float32(1e-6)
+    assert of_layer(seconds_per_row=rate) == of_layer(seconds_per_row=float(rate))
 
 
 SECONDS = [-1.0, float("nan"), "1", 1e6]

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given
 
-from fastjax.moe import routing
+from fastjax.moe import routing as room
 
-share_out = jax.jit(routing.share_out)
+share_out, keep = jax.jit(room.share_out), jax.jit(room.keep, static_argnames="alignment")
 
 
 def by_hand(wanted, available):
@@ -36,3 +36,21 @@ def test_as_many_as_int32_counts():
         got = np.asarray(share_out(wanted, jnp.full(3, available, jnp.int32)), np.int64)
         np.testing.assert_array_equal(got.sum(1), np.minimum(wanted.sum(1), available))
         assert (got <= wanted).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(0, 12))
+def test_padding_counts(seed, alignment, tiles):
+    """Kept rows fit with padding, and a device that is full has no tile to spare for who lost."""
+    counts = np.random.default_rng(seed).integers(0, 9, (3, 3, 4)).astype(np.int32)
+    kept = np.asarray(keep(jnp.array(counts), tiles * alignment, alignment))
+    assert (kept >= 0).all()
+    assert (kept <= counts).all()
+    used = -(-kept.sum(0) // alignment)
+    assert (used.sum(1) <= tiles).all()
+    for device in range(3):
+        for expert in range(4):
+            lost = (counts - kept)[:, device, expert].sum()
+            if lost:
+                assert used[device].sum() == tiles
+                assert kept[:, device, expert].sum() == used[device, expert] * alignment
+                assert used[device, expert] >= used[device].max() - 1

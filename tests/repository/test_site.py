@@ -73,6 +73,9 @@ def test_nothing_is_fetched_from_elsewhere(pages):
     fetched = {target for read in pages.values() for target in read.fetched}
     assert fetched
     assert [target for target in fetched if urlsplit(target).netloc] == []
+    for page, read in pages.items():
+        if page.name != "404.html":  # its targets are those of the site's root, wherever that is
+            assert all((page.parent / urlsplit(target).path).exists() for target in read.fetched)
     sheets = list(SITE.rglob("*.css"))
     assert sheets
     for sheet in sheets:
