@@ -1,9 +1,10 @@
 """A row for each token and other server that has experts of its: there, and back.
 
 A token's row crosses once to each of those servers, with the numbers of its experts there and its
-weights in the same message. It arrives on a device that balances NICs (`rails`), is copied to its
-experts inside the server (`inside_servers`), and the results are added up there before one row goes
-back. The gradients go the same ways, and are added up in the same order: nothing is scattered.
+weights in the same message. It arrives on a device that balances NICs (`traffic.landing`), is
+copied to its experts inside the server (`inside_servers`), and the results are added up there
+before one row goes back. The gradients go the same ways, and are added up in the same order:
+nothing is scattered.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fastjax.moe import checkpoint, rails, routing
+from fastjax.moe import checkpoint, routing
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.levelled import Levelled, deal, level, of_kept, of_server
 from fastjax.moe.routing import Choices, Crossing, Route, Sorted, Token
@@ -17,6 +17,7 @@ from fastjax.traced.after import after
 from fastjax.traced.levelling import Dealt
 from fastjax.traced.nonnegative import look_up, permuted, quotient, remainder
 from fastjax.traced.plan import ExchangeGroup
+from fastjax.traffic import landing
 
 
 class Room(NamedTuple):
@@ -172,7 +173,9 @@ def plan_crossing(
     tokens, top_k = wanted.servers.shape
     rank, rank_of = group.rank(), np.array(servers.rank_of)
     counts, of_experts = counts[:, : servers.count], counts[:, servers.count :]
-    sent = rails.rows_to_devices(permuted(counts, servers.position_at), servers)
+    by_rank = permuted(counts, servers.position_at).reshape(servers.count, -1, servers.count)
+    shares = servers.rail_shares()
+    sent = landing.rows_to_devices(by_rank, shares, jnp, quotient)
     # Rows lie in lists, by server and so by rank, and arrive by the rank that they come from.
     listed = jnp.cumsum(sent, axis=1, dtype=sent.dtype) - sent
     by_rank = routing.find(Dealt(sent[..., None], listed[..., None]), rank, 1)[:2]
@@ -193,7 +196,7 @@ def plan_crossing(
         goes=goes,
         chosen=wanted.servers,
         here=quotient(rank, servers.devices),
-        room=rails.room(tokens, servers),
+        room=landing.room(tokens, shares),
     )
     if room is None:
         room = _room(wanted.choices, None, of_experts, deal(of_experts, levelled, servers))

@@ -103,7 +103,5 @@ class Servers:
         return np.repeat(np.array(self.rank_of), here)
 
     def rail_shares(self) -> np.ndarray:
-        """Those of `traffic.landing`, int32."""
-        n, m, nics = self.count, self.devices, self.topology.nic_bandwidths
-        speeds = None if nics is None else np.array(nics, np.float64).reshape(n, m)
-        return landing.rail_shares(n, m, speeds).astype(np.int32)
+        """Those of `traffic.landing`."""
+        return landing.rail_shares(self.count, self.devices, self.topology.nic_bandwidths)

@@ -84,12 +84,12 @@ def layer_traffic(
     if num_experts % devices:
         raise ArgumentError(f"{num_experts} experts do not divide over {devices} devices.")
     per_server = devices // servers
-    nics = landing.nic_speeds(nic_bandwidths, servers, per_server)
+    shares = landing.rail_shares(servers, per_server, nic_bandwidths)
     # Device of each choice's expert; choices that go nowhere are of one behind all.
     owner = np.where(chosen < 0, devices, chosen // (num_experts // devices))
     goes = servers_of(owner, servers, per_server)
     wanted = goes.sum(1).reshape(servers, per_server, servers)
-    crossing = landing.rows_to_devices(wanted, nics)
+    crossing = landing.rows_to_devices(wanted, shares)
     at = _where_they_land(goes, crossing, per_server)
     each = np.stack([np.bincount(own.ravel(), minlength=devices + 1)[:-1] for own in owner])
     return LayerTraffic(

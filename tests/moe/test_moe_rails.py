@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastjax
-from fastjax.moe import rails
 from fastjax.moe.servers import Servers
+from fastjax.traced.nonnegative import quotient
+from fastjax.traffic import landing
 
 RATES = (0.0, 1.0, 10e9, 25e9, 50e9, 400e9)
 SHAPES = ((2, 1), (2, 4), (3, 3), (5, 2), (8, 1))
@@ -26,7 +27,13 @@ def servers_of(n, m, nics):
         rates = tuple(rates.ravel())
     topology = fastjax.Topology(n, m, nic_bandwidths=rates)
     servers = Servers(topology, tuple(range(n * m)), n * m)
-    return servers, jax.jit(functools.partial(rails.rows_to_devices, servers=servers))
+    return servers, jax.jit(functools.partial(rows_to_devices, servers=servers))
+
+
+def rows_to_devices(wanted, servers):
+    """Traced, as layers have it, of rows by rank, shape (ranks, servers)."""
+    by_server = wanted.reshape(servers.count, servers.devices, servers.count)
+    return landing.rows_to_devices(by_server, servers.rail_shares(), jnp, quotient)
 
 
 @st.composite
@@ -42,9 +49,12 @@ def problems(draw):
 @settings(max_examples=200)
 @given(problems())
 def test_rows_are_balanced_with_the_fewest_moves(problem):
-    servers, rows_to_devices, wanted = problem
+    servers, traced, wanted = problem
     n, m = servers.count, servers.devices
-    sent = np.asarray(rows_to_devices(wanted), np.int64)
+    sent = np.asarray(traced(wanted), np.int64)
+    shares = servers.rail_shares()
+    by_server = wanted.reshape(n, m, n).astype(np.int64)
+    np.testing.assert_array_equal(landing.rows_to_devices(by_server, shares), sent)
     owner = np.arange(n * m) // m
     apart = owner[:, None] != np.arange(n)
     # (source server, its device, target server, its device)
@@ -52,7 +62,6 @@ def test_rows_are_balanced_with_the_fewest_moves(problem):
     assert sent.min(initial=0) >= 0
     np.testing.assert_array_equal(blocks.sum(3).reshape(n * m, n), wanted * apart)
     carried = blocks.sum(1)  # (source, target, rail)
-    shares = servers.rail_shares().astype(np.float64)
     quota = shares / shares.sum(2, keepdims=True) * carried.sum(2, keepdims=True)
     assert np.abs(carried - quota).max(initial=0) < 1
     # No more leave their own rail than must.
@@ -64,11 +73,11 @@ def test_rows_are_balanced_with_the_fewest_moves(problem):
 @settings(max_examples=100)
 @given(problems())
 def test_there_is_room_for_all_rows(problem):
-    servers, rows_to_devices, wanted = problem
+    servers, traced, wanted = problem
     tokens = int(wanted.max(initial=0))
-    sent = np.asarray(rows_to_devices(wanted), np.int64)
-    full = np.asarray(rows_to_devices(np.full_like(wanted, tokens)), np.int64)
-    room = rails.room(tokens, servers)
+    sent = np.asarray(traced(wanted), np.int64)
+    full = np.asarray(traced(np.full_like(wanted, tokens)), np.int64)
+    room = landing.room(tokens, servers.rail_shares())
     assert max(sent.sum(0).max(), full.sum(0).max()) <= room
     assert servers.topology.nic_bandwidths or room == (servers.count - 1) * tokens
 
@@ -76,11 +85,11 @@ def test_there_is_room_for_all_rows(problem):
 def test_failed_nics_carry_nothing_as_long_as_another_works():
     topology = fastjax.Topology(2, 2, nic_bandwidths=(0, 50e9, 50e9, 50e9))
     servers = Servers(topology, (0, 1, 2, 3), 4)
-    sent = np.asarray(rails.rows_to_devices(jnp.full((4, 2), 6, jnp.int32), servers))
+    sent = np.asarray(rows_to_devices(jnp.full((4, 2), 6, jnp.int32), servers))
     np.testing.assert_array_equal(sent[:2, 2:].sum(0), [0, 12])
     # Where each rail has a NIC that failed, rows go round them all the same.
     crossed = fastjax.Topology(2, 2, nic_bandwidths=(0, 50e9, 50e9, 0))
-    sent = rails.rows_to_devices(jnp.full((4, 2), 6, jnp.int32), Servers(crossed, (0, 1, 2, 3), 4))
+    sent = rows_to_devices(jnp.full((4, 2), 6, jnp.int32), Servers(crossed, (0, 1, 2, 3), 4))
     np.testing.assert_array_equal(np.asarray(sent)[:2, 2:], 6 * np.eye(2))
 
 

@@ -1,22 +1,16 @@
 """A layer's traffic, a row for each choice or for each server: by hand, and token by token."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-import fastjax
 from fastjax.errors import ArgumentError
-from fastjax.moe import rails as traced_landing
-from fastjax.moe.servers import Servers
 from fastjax.traffic import (
     Exchange,
     RoutingRecord,
     choices_from_routing,
-    landing,
     layer_traffic,
     traffic_from_routing,
 )
@@ -65,26 +59,6 @@ def test_every_token_by_itself(problem):
     crossing = {True: found.crossing.sum(), False: each[apart].sum()}
     for way, rows in crossing.items():
         assert found.crossing_per_token(deduplicate=way) == pytest.approx(rows / max(1, tokens))
-
-
-@pytest.mark.parametrize(
-    ("n", "m", "nics"),
-    [
-        (1, 2, None),
-        (2, 3, None),
-        (3, 2, (50e9, 25e9, 1.0, 400e9, 0.0, 50e9)),
-        (2, 2, (0.0, 50e9, 50e9, 0.0)),
-    ],
-)
-def test_rows_land_where_the_traced_layer_has_them_land(rng, n, m, nics):
-    topology = fastjax.Topology(n, m, nic_bandwidths=nics)
-    servers = Servers(topology, tuple(range(n * m)), n * m)
-    traced = jax.jit(lambda rows: traced_landing.rows_to_devices(rows, servers))
-    for most in (0, 1, 7, 50, 2**20):
-        wanted = rng.integers(0, most, (n * m, n), endpoint=True)
-        speeds = landing.nic_speeds(nics, n, m)
-        found = landing.rows_to_devices(wanted.reshape(n, m, n), speeds)
-        np.testing.assert_array_equal(found, np.asarray(traced(jnp.asarray(wanted, jnp.int32))))
 
 
 def test_two_servers_by_hand():
