@@ -52,7 +52,7 @@ def cross(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtype) -
     pairs = [(rows, look_up(rows, way.token))]
     pairs += [_by_server(array, way) for array in beside]
     own, moving = zip(*pairs, strict=True)
-    sent = depart(moving, way.there, wire_dtype, token)
+    sent = depart(moving, way, wire_dtype, token)
     return sent.then(lambda *landed: tuple(map(jnp.concatenate, zip(own, landed, strict=True))))
 
 
@@ -70,7 +70,7 @@ def come_back(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtyp
         return _added_up(own, rows, way), *values
 
     landed = tuple(array[tokens:] for array in operands)
-    return depart(landed, way.back, wire_dtype, token).then(received)
+    return depart(landed, way, wire_dtype, token, back=True).then(received)
 
 
 def crossing_map(wire_dtype: np.dtype, wire_back: np.dtype) -> Map:

@@ -35,7 +35,7 @@ def copying(dtype: np.dtype) -> linear.Map:
 @jax.named_scope("moe_to_experts")
 def _copy(operands: Arrays, way: Route, token: Token, wide: np.dtype) -> Begun:
     del wide  # of the transpose
-    return send(operands[0], way.there, token, indices=_tokens_of(way))
+    return send(operands[0], way, token, indices=_tokens_of(way))
 
 
 def _sum(operands: Arrays, way: Route, token: Token, wide: np.dtype) -> Begun:
@@ -49,9 +49,12 @@ def _sums(
     rows: jax.Array, factors: jax.Array | None, route: Route, wide: np.dtype, token: Token
 ) -> Begun:
     """Sums the rows of each token's choices, each times its factor: shape (tokens, width), wide."""
-    leg = route.there._replace(length=len(route.kept))
     return send(
-        *(rows, leg, token, wide),
+        rows,
+        route,
+        token,
+        length=len(route.kept),
+        dtype=wide,
         indices=_tokens_of(route),
         reverse=True,
         factors=factors,
@@ -68,7 +71,7 @@ def _tokens_of(route: Route) -> jax.Array:
 def send_weights(weights: jax.Array, route: Route, token: Token = None) -> Begun:
     """Sends weights, shape (tokens, k), to the rows of their experts: shape (route.rows, 1)."""
     weights, _ = jax_compat.vary_together((weights, route.order), route.plan.axis_name)
-    return send(route.by_expert(weights[..., None]), route.there, token)
+    return send(route.by_expert(weights[..., None]), route, token)
 
 
 @jax.named_scope("moe_add_up")
@@ -77,7 +80,7 @@ def return_values(values: jax.Array, route: Route, token: Token) -> Begun:
 
     They arrive by expert; see `Route.by_choice`.
     """
-    return send(values[:, None], route.back, token)
+    return send(values[:, None], route, token, back=True)
 
 
 def copied_type(x: np.dtype, wire_dtype: np.dtype) -> np.dtype:
@@ -178,4 +181,4 @@ def _integer_sums(
     rows = rows.astype(wide)
     rows = rows if weights is None else rows * weights.astype(wide)
     rows, _ = jax_compat.vary_together((rows, route.order), route.plan.axis_name)
-    return route.by_choice(send(rows, route.back, None).rows()).sum(1)
+    return route.by_choice(send(rows, route, None, back=True).rows()).sum(1)

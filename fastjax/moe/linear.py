@@ -13,12 +13,9 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
-from fastjax.moe.routing import Crossing, Route, Token
-from fastjax.moe.transit import Arrays, Begun
+from fastjax.moe.routing import Token
+from fastjax.moe.transit import Arrays, Begun, Way
 from fastjax.traced.reverse_mode import in_reverse_mode
-
-Way = Route | Crossing
-
 
 Start = Callable[[Arrays, Any, Token, np.dtype], Begun]
 """Sends operands along a way, after a token, by a type.

@@ -196,7 +196,7 @@ def plan_crossing(
         goes=goes,
         chosen=wanted.servers,
         here=quotient(rank, servers.devices),
-        room=landing.room(tokens, shares),
+        rows=landing.room(tokens, shares),
     )
     if room is None:
         room = _room(wanted.choices, None, of_experts, deal(of_experts, levelled, servers))

@@ -102,20 +102,6 @@ def kept(by_expert: Sorted, dealt: Dealt, me: jax.Array) -> jax.Array:
     return look_up(going, by_expert.place).reshape(by_expert.choices.experts.shape)
 
 
-class Leg(NamedTuple):
-    """One exchange of a way: there, or back.
-
-    Attributes:
-      offsets: and sizes.
-      plan: of it.
-      length: rows of the result.
-    """
-
-    offsets: Offsets
-    plan: TracedPlan
-    length: int
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Route:
@@ -142,14 +128,9 @@ class Route:
     rows: int = dataclasses.field(metadata={"static": True})
 
     @property
-    def there(self) -> Leg:
-        """To the experts."""
-        return Leg(self.dispatch, self.plan, self.rows)
-
-    @property
-    def back(self) -> Leg:
-        """To the choices, by expert."""
-        return Leg(self.combine, self.plan.transpose(), self.kept.size)
+    def returning(self) -> int:
+        """Rows that come back, one for each choice, by expert."""
+        return self.kept.size
 
     def by_expert(self, choices: jax.Array) -> jax.Array:
         """Rows of choices, shape (tokens, k, width), in the order of their experts."""
@@ -178,7 +159,7 @@ class Crossing:
       goes: bool, shape (tokens, servers): whether it does; not to its own.
       chosen: int32, shape (tokens, k): the server of each choice, or `servers` for none.
       here: int32: the server of this device.
-      room: the most rows that arrive.
+      rows: the most that arrive.
     """
 
     plan: TracedPlan
@@ -190,7 +171,7 @@ class Crossing:
     goes: jax.Array
     chosen: jax.Array
     here: jax.Array
-    room: int = dataclasses.field(metadata={"static": True})
+    rows: int = dataclasses.field(metadata={"static": True})
 
     @property
     def servers(self) -> int:
@@ -198,14 +179,9 @@ class Crossing:
         return self.goes.shape[-1]
 
     @property
-    def there(self) -> Leg:
-        """To the servers."""
-        return Leg(self.dispatch, self.plan, self.room)
-
-    @property
-    def back(self) -> Leg:
-        """To the entries."""
-        return Leg(self.combine, self.plan.transpose(), len(self.token))
+    def returning(self) -> int:
+        """Rows that come back, one for each entry."""
+        return len(self.token)
 
 
 def at_home(counts: jax.Array) -> Dealt:

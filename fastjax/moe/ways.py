@@ -295,13 +295,13 @@ def check_rows(rows: jax.Array, room: int) -> jax.Array:
 @jax.named_scope("moe_dispatch")
 def _dispatch(operands: Arrays, way: Route, token: Token, wire_dtype: np.dtype) -> Begun:
     """Sends a row for each choice, by expert, to its expert; see `linear.Start`."""
-    return depart(operands, way.there, wire_dtype, token)
+    return depart(operands, way, wire_dtype, token)
 
 
 @jax.named_scope("moe_combine")
 def _combine(operands: Arrays, way: Route, token: Token, wire_dtype: np.dtype) -> Begun:
     """And back; the transpose."""
-    return depart(operands, way.back, wire_dtype, token)
+    return depart(operands, way, wire_dtype, token, back=True)
 
 
 def _dispatching(wire_dtype: np.dtype, dtype: np.dtype) -> linear.Map:
