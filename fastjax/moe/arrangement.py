@@ -107,7 +107,7 @@ class Arrangement:
         return dataclasses.replace(
             self,
             group=ExchangeGroup(group.axes, inner, spec),
-            experts=dataclasses.replace(self.experts, count=servers.experts, may_drop=False),
+            experts=dataclasses.replace(self.experts, count=servers.experts, drop=None),
         )
 
 
@@ -163,7 +163,7 @@ def arrange(
 
 
 def room_for(
-    experts: Experts, available: int, choices: tuple[int, int], devices: int, *, drop: bool
+    experts: Experts, available: int, choices: tuple[int, int], devices: int, *, drop: bool | None
 ) -> Experts:
     """The experts, with room for rows of the choices, (tokens, k), of each device.
 
@@ -172,23 +172,17 @@ def room_for(
       available: rows that are to find room.
       choices: of each device, (tokens, k).
       devices: how many.
-      drop: whether rows without room are dropped, or go in a further round. A round has room for
-        one token of each device, whatever they choose.
+      drop: see `Experts`. The first round has room for one token of each device, whatever they
+        choose. None: it has been decided already which rows go.
     """
     tokens, top_k = choices
     most = devices * tokens * top_k
-    if not drop:
+    if drop is False:
         available = min(max(available, devices * top_k), most)
     over = available < most  # with room for all, the program need not look
     padding = experts.groups(devices) * (experts.alignment - 1)
     rows = -(-(available + padding) // experts.alignment) * experts.alignment
-    return dataclasses.replace(
-        experts,
-        available=available,
-        rows=rows,
-        may_drop=over and drop,
-        may_overflow=over and not drop,
-    )
+    return dataclasses.replace(experts, available=available, rows=rows, drop=drop if over else None)
 
 
 def balance_of(options: Options, topology: Topology, tokens: int, top_k: int) -> Balance | None:

@@ -61,7 +61,7 @@ def route(
         sizes = sizes_to_plan(by_expert.counts, by_expert.choices.wrong, token)
         plan, counts = group.plan_and_gather(sizes, experts.count)
     dealt = deal(counts, levelled, arrangement.servers)
-    if experts.may_drop:
+    if experts.drop:
         dealt = dealt._replace(sizes=routing.keep(dealt.sizes, experts.rows, experts.alignment))
         kept = routing.kept(by_expert, dealt, me)
     found = routing.find(dealt, me, experts.alignment)

@@ -87,7 +87,7 @@ def _crossings(
     servers, group, room = arrangements[0].servers, arrangements[0].crossing, None
     groups = [group.of_choices(chunk.experts) for chunk in choices]
     experts = arrangements[0].experts.count
-    if arrangements[0].experts.may_drop:  # of one chunk: room for several has been shared out
+    if arrangements[0].experts.drop:  # of one chunk: room for several has been shared out
         found, room, levelled = planning.find_room(choices[0], arrangements[0], groups[0])
         choices, experts = [found], 0  # all have been counted
     wanted = [
@@ -116,7 +116,7 @@ def _each_choice(
     group, experts = arrangements[0].group, arrangements[0].experts
     by_expert = [routing.by_expert(chunk, experts.count) for chunk in choices]
     counts: list[Any] = [None] * len(choices)
-    if experts.may_drop or experts.balance is not None:  # what is sent depends on all counts
+    if experts.drop or experts.balance is not None:  # what is sent depends on all counts
         every = group.of_choices(*(chunk.experts for chunk in choices))
         counts = every.gather([one.counts for one in by_expert], experts.count)
         levelled = levelled or _levelled(counts, arrangements[0])

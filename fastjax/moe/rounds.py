@@ -90,7 +90,7 @@ def plan_first(
     rows = device_rows.sum(0, dtype=jnp.int32)
     computed = Computed(rows, _copies(plans.levelled, arrangements[0].servers, rows))
     zeros = [jnp.zeros_like(chunk.experts[:, 0]) for chunk in choices]
-    if not any(arrangement.experts.may_overflow for arrangement in arrangements):
+    if all(arrangement.experts.drop is not False for arrangement in arrangements):
         return plans, expert_rows, Rounds(zeros, jnp.ones((), jnp.int32), computed)
     rooms = np.array([a.experts.available for a in arrangements], np.int32)
     over = batch_max((device_rows.max(-1) > rooms).any())
@@ -196,11 +196,11 @@ def arrange_further(
 ) -> Arrangement | None:
     """How tokens of all chunks go in a further round; None where all find room in the first."""
     rooms = [arrangement.experts for arrangement in arrangements]
-    if not any(experts.may_overflow for experts in rooms):
+    if all(experts.drop is not False for experts in rooms):
         return None
     available, devices = sum(experts.available for experts in rooms), len(whole.servers.rank_of)
-    experts = room_for(whole.experts, available, (tokens, top_k), devices, drop=False)
-    return dataclasses.replace(whole, experts=dataclasses.replace(experts, may_overflow=False))
+    experts = room_for(whole.experts, available, (tokens, top_k), devices, drop=None)
+    return dataclasses.replace(whole, experts=experts)
 
 
 def further(

@@ -32,8 +32,7 @@ class Experts:
       available: rows that find room on each device, whichever of its experts they are of.
       rows: room of each device, with that for padding.
       alignment: each expert's rows are padded to a multiple of it.
-      may_drop: whether there may be more rows than room, which are dropped.
-      may_overflow: whether there may be more, which go in a further round.
+      drop: whether rows without room are dropped, or go in a further round; None if all find it.
       balance: whether devices of a server compute for each other.
     """
 
@@ -41,8 +40,7 @@ class Experts:
     available: int
     rows: int
     alignment: int
-    may_drop: bool = False
-    may_overflow: bool = False
+    drop: bool | None = None
     balance: Balance | None = None
 
     def groups(self, devices: int) -> int:

@@ -209,7 +209,7 @@ def _run(
             fit = dataclasses.replace(options, buffer_factor=float(len(whole.servers.rank_of)))
             return _run(fit, given, x, expert_ids, weights, params)
     choices, room, levelled = routing.check(expert_ids, whole.experts.count), None, None
-    if chunks > 1 and whole.experts.may_drop:
+    if chunks > 1 and whole.experts.drop:
         choices, room, levelled = find_room(choices, whole, whole.group)
     # The first chunk is refused for all, before an exchange of any chunk starts.
     wrong = [choices.wrong, *[jnp.zeros_like(choices.wrong)] * (chunks - 1)]
@@ -302,10 +302,11 @@ def _cut(
     ends = np.arange(chunks + 1) * tokens // chunks
     devices = len(whole.servers.rank_of)
     here = whole.experts.count // devices
+    drop = None if options.drop else False  # room for all chunks is shared out before
     cut = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         each = end - start, top_k
-        if whole.experts.may_overflow:
+        if whole.experts.drop is False:
             factor = options.buffer_factor or ROUND_FACTOR
             available = arguments.room_of(*each, here, devices, factor)
         else:
@@ -315,7 +316,6 @@ def _cut(
                 # A chunk's shares of the rows of experts are rounded.
                 available += 2 * whole.experts.groups(devices) + (devices * each[0] * top_k >> 12)
             available = min(devices * each[0] * top_k, available)
-        experts = room_for(whole.experts, available, each, devices, drop=options.drop)
-        experts = dataclasses.replace(experts, may_drop=False)
+        experts = room_for(whole.experts, available, each, devices, drop=drop)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))
     return cut
