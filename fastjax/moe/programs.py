@@ -89,22 +89,21 @@ def closed(
     if arrangements[0].experts.balance is not None:  # of copies, too
         one = lambda leaf: jnp.zeros_like(leaf, shape=(groups, *jnp.shape(leaf)[1:]))  # noqa: E731
         params = jax.tree.map(one, params)
+    traced = jax.make_jaxpr(lambda *operands: jnp.asarray(experts(*operands)))
     programs, captured, any_effects = {}, {}, False
     for rows in {arrangement.experts.rows for arrangement in arrangements}:
         example = jnp.zeros((rows, x.shape[1]), x.dtype)
         examples = example, sizes, sizes, params
         *examples, _ = jax_compat.vary_together((*examples, x), arrangements[0].group.axes)
-        program, made = jax.make_jaxpr(experts, return_shape=True)(*examples)
-        close, captured[rows] = opened(program)
-        programs[rows] = close, jax.tree.structure(made)
+        program = traced(*examples)
+        programs[rows], captured[rows] = opened(program)
         any_effects |= bool(effects(program))
 
     def converted(rows: jax.Array, *rest: Any) -> jax.Array:
         *sizes, (params, captured) = rest
-        close, structure = programs[len(rows)]
-        leaves = jax.tree.leaves((rows, *sizes, params))
-        made = jaxpr_as_fun(close(captured[len(rows)]))(*leaves)
-        return jax.tree.unflatten(structure, made)
+        program = programs[len(rows)](captured[len(rows)])
+        (made,) = jaxpr_as_fun(program)(*jax.tree.leaves((rows, *sizes, params)))
+        return made
 
     return converted, captured, any_effects
 
