@@ -10,7 +10,7 @@ import numpy as np
 
 from fastjax.moe import checkpoint, routing
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.levelled import Levelled, deal, level, of_kept, of_server
+from fastjax.moe.levelled import Levelled, deal, level, of_kept
 from fastjax.moe.routing import Choices, Crossing, Route, Sorted, Token
 from fastjax.moe.servers import Servers
 from fastjax.traced.after import after
@@ -152,7 +152,7 @@ def plan_crossing(
     group: ExchangeGroup,
     token: Token,
     levelled: Levelled | None,
-) -> tuple[Crossing, Room, jax.Array, Levelled | None]:
+) -> tuple[Crossing, Room, jax.Array]:
     """Where the tokens of all devices arrive, and the plan of their exchange.
 
     Args:
@@ -165,9 +165,8 @@ def plan_crossing(
       levelled: how experts are, if they are.
 
     Returns:
-      The way that tokens take, the room; the number of each choice's expert in its server and 1, so
-      that rows that nobody wrote have none, or 0 for no expert; and how this server's experts are
-      levelled.
+      The way that tokens take; the room; and the number of each choice's expert in its server, see
+      `Servers.number_in_server`.
     """
     goes, counted = wanted.goes, wanted.goes.astype(jnp.int32)
     tokens, top_k = wanted.servers.shape
@@ -201,10 +200,8 @@ def plan_crossing(
     if room is None:
         room = _room(wanted.choices, None, of_experts, deal(of_experts, levelled, servers))
     room, crossing = checkpoint.named((room, crossing))
-    numbers = (servers.number_in_server() + 1).astype(servers.number_type())
-    if levelled is not None:
-        levelled = of_server(levelled, servers, crossing.here)
-    return crossing, room, look_up(jnp.asarray(numbers), wanted.choices.experts), levelled
+    numbers = jnp.asarray(servers.number_in_server())
+    return crossing, room, look_up(numbers, wanted.choices.experts)
 
 
 def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.Array]:

@@ -101,8 +101,8 @@ def _crossings(
 
     def plan(chunk: int, token: Token) -> Way:
         told = wanted[chunk], counts[chunk], room, servers, groups[chunk]
-        crossing, of, numbers, inside = planning.plan_crossing(*told, token, levelled)
-        return Way(crossing, of, arrangements[chunk], numbers, inside)
+        crossing, of, numbers = planning.plan_crossing(*told, token, levelled)
+        return Way(crossing, of, arrangements[chunk], numbers, levelled)
 
     return plan, levelled
 

@@ -87,10 +87,13 @@ class Servers:
         return np.append(self._rank_of_expert() // self.devices, self.count).astype(np.int32)
 
     def number_in_server(self) -> np.ndarray:
-        """The number of each expert in its server, then -1."""
+        """The number of each expert in its server, and 1: 0, as of rows that nobody wrote, is none.
+
+        The last is 0, for choices that go nowhere.
+        """
         here = self.num_experts // len(self.rank_of)
         local = self._rank_of_expert() % self.devices * here + np.arange(self.num_experts) % here
-        return np.append(local, -1).astype(np.int32)
+        return np.append(local + 1, 0).astype(self.number_type())
 
     def number_type(self) -> np.dtype:
         """The type of the numbers of a server's experts in messages."""

@@ -21,7 +21,7 @@ from fastjax.moe import inside_servers, linear, planning, routing, types, wire
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.crossing import coming_back, crossing_map, weights_to_send
 from fastjax.moe.inside_servers import copying
-from fastjax.moe.levelled import Levelled
+from fastjax.moe.levelled import Levelled, of_server
 from fastjax.moe.planning import Room
 from fastjax.moe.routing import Crossing, Route, Token
 from fastjax.moe.transit import Arrays, Begun, depart
@@ -80,7 +80,7 @@ class Way:
       arrangement: what has been decided of all chunks.
       numbers: where tokens cross, of each choice's expert in its server; see
         `planning.plan_crossing`.
-      levelled: how the experts of this server are then, if they are.
+      levelled: how experts are then, if they are.
     """
 
     trip: Route | Crossing
@@ -209,13 +209,15 @@ class Way:
 
         Those without room have been taken out before. The plan is made after `token`.
         """
-        inside = self.arrangement.inside
+        inside, levelled = self.arrangement.inside, self.levelled
         count, group = inside.experts.count, inside.group
         by_expert = routing.by_expert(routing.check(numbers.astype(jnp.int32) - 1, count), count)
         counts = None
-        if self.levelled is not None:
+        if levelled is not None:
+            assert self.crossing is not None
+            levelled = of_server(levelled, self.arrangement.servers, self.crossing.here)
             (counts,) = group.gather([by_expert.counts], count)
-        return planning.route(by_expert, counts, inside, group, token, self.levelled)[0]
+        return planning.route(by_expert, counts, inside, group, token, levelled)[0]
 
 
 def start_sums(

@@ -96,4 +96,4 @@ def test_failed_nics_carry_nothing_as_long_as_another_works():
 def test_numbers_of_experts_on_a_mesh_in_any_order():
     servers = Servers(fastjax.Topology(2, 2), (3, 0, 2, 1), 8)
     assert servers.server_of_expert().tolist() == [1, 1, 0, 0, 1, 1, 0, 0, 2]
-    assert servers.number_in_server().tolist() == [2, 3, 0, 1, 0, 1, 2, 3, -1]
+    assert servers.number_in_server().tolist() == [3, 4, 1, 2, 1, 2, 3, 4, 0]
