@@ -14,7 +14,7 @@ from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
 from fastjax.moe.routing import Token
-from fastjax.moe.transit import Arrays, Begun, Way
+from fastjax.moe.transit import Arrays, Begun, Trip
 from fastjax.traced.reverse_mode import in_reverse_mode
 
 Start = Callable[[Arrays, Any, Token, np.dtype], Begun]
@@ -43,7 +43,7 @@ class Map:
     dtype: np.dtype
     dtype_back: np.dtype
 
-    def start(self, operands: Arrays, way: Way, token: Token) -> Begun:
+    def start(self, operands: Arrays, way: Trip, token: Token) -> Begun:
         """Sends the operands."""
         return self.there(operands, way, token, self.dtype)
 
@@ -53,7 +53,7 @@ class Map:
         return Map(self.back, self.there, self.dtype_back, self.dtype_back)
 
 
-def begin(linear: Map, operands: Arrays, way: Way, token: Token) -> Begun:
+def begin(linear: Map, operands: Arrays, way: Trip, token: Token) -> Begun:
     """Begins a linear map after a token, or, without an order, applies it; see `apply`."""
     if token is not None:
         return linear.start(operands, way, token)
@@ -61,7 +61,7 @@ def begin(linear: Map, operands: Arrays, way: Way, token: Token) -> Begun:
     return Begun(None, lambda _: made)
 
 
-def apply(linear: Map, operands: Arrays, way: Way) -> Arrays:
+def apply(linear: Map, operands: Arrays, way: Trip) -> Arrays:
     """The results of a linear map.
 
     Cotangents that nobody wants, or that are known to be zero, are not sent.
@@ -70,12 +70,12 @@ def apply(linear: Map, operands: Arrays, way: Way) -> Arrays:
     return _applied(linear, in_reverse_mode(operands), way)
 
 
-def _applied(linear: Map, operands: Arrays, way: Way) -> Arrays:
+def _applied(linear: Map, operands: Arrays, way: Trip) -> Arrays:
     return jax_compat.with_symbolic_zeros(functools.partial(_apply, linear), operands, way)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _apply(linear: Map, operands: Arrays, way: Way) -> Arrays:
+def _apply(linear: Map, operands: Arrays, way: Trip) -> Arrays:
     return linear.start(operands, way, None).results(None)
 
 

@@ -16,7 +16,7 @@ from fastjax.traced.planned_exchange import exchange_planned
 from fastjax.traced.start_done import done, start
 
 Arrays = tuple[jax.Array, ...]
-Way = Route | Crossing
+Trip = Route | Crossing
 
 
 class Begun(NamedTuple):
@@ -41,7 +41,7 @@ class Begun(NamedTuple):
 
 def send(
     rows: jax.Array,
-    way: Way,
+    way: Trip,
     token: Token,
     *,
     back: bool = False,
@@ -77,7 +77,7 @@ def send(
 
 
 def depart(
-    arrays: Arrays, way: Way, wire_dtype: np.dtype, token: Token, *, back: bool = False
+    arrays: Arrays, way: Trip, wire_dtype: np.dtype, token: Token, *, back: bool = False
 ) -> Begun:
     """Sends rows in the type of the wire, and the arrays behind them in the same message.
 

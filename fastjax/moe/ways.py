@@ -24,7 +24,7 @@ from fastjax.moe.inside_servers import copying
 from fastjax.moe.levelled import Levelled, of_server
 from fastjax.moe.planning import Room
 from fastjax.moe.routing import Crossing, Route, Token
-from fastjax.moe.transit import Arrays, Begun, depart
+from fastjax.moe.transit import Arrays, Begun, Trip, depart
 
 Weights = jax.Array | None
 Params = Any  # a pytree of arrays
@@ -83,7 +83,7 @@ class Way:
       levelled: how experts are then, if they are.
     """
 
-    trip: Route | Crossing
+    trip: Trip
     room: Room
     arrangement: Arrangement = dataclasses.field(metadata={"static": True})
     numbers: jax.Array | None = None
