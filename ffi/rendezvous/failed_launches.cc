@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <string>
 #include <utility>
 
+#include "runtime/job_network.h"
 #include "runtime/process_state.h"
 
 namespace fastjax {
@@ -23,34 +25,33 @@ void EraseIf(Container* container, Condition condition) {
 
 }  // namespace
 
-// Two threads may tell of devices of one launch in any order.
-void RecentFailures::Add(const std::shared_ptr<const FailedLaunch>& launch) {
-  for (auto& known : launches_) {
-    if (known->run_id != launch->run_id) continue;
-    if (known->failed < launch->failed) known = launch;
-    return;
-  }
-  launches_.push_back(launch);
-  if (launches_.size() > kKept) launches_.erase(launches_.begin());
-}
-
-std::shared_ptr<FailedLaunches> FailedLaunches::Of(const std::string& program, int32_t process) {
+std::shared_ptr<FailedLaunches> FailedLaunches::Of(const CallSite& site, int32_t process) {
+  // A program may have call sites between processes and others inside of each.
+  const auto transport = process == kAllProcesses ? TheTransport() : nullptr;
+  if (transport != nullptr) process = transport->process();
   auto& programs = ProcessState<Programs>();
   const std::lock_guard<std::mutex> lock(programs.mutex);
   EraseIf(&programs.known, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<FailedLaunches>& known = programs.known[{program, process}];
+  std::weak_ptr<FailedLaunches>& known = programs.known[{site.program, process}];
   auto of = known.lock();
   if (of == nullptr) known = of = std::make_shared<FailedLaunches>();
   return of;
 }
 
-void FailedLaunches::Add(const std::weak_ptr<FailureListener>& listener) {
+void FailedLaunches::Add(const std::weak_ptr<FailureListener>& call_site) {
   const std::lock_guard<std::mutex> lock(mutex_);
   EraseIf(&listeners_, [](const auto& old) { return old.expired(); });
-  listeners_.push_back(listener);
+  listeners_.push_back(call_site);
 }
 
-FailedLaunches::Failed* FailedLaunches::FindOrAdd(const std::weak_ptr<FailureListener>& call_site, int64_t run_id) {
+std::shared_ptr<const FailedLaunch> FailedLaunches::Find(const std::weak_ptr<FailureListener>& call_site,
+                                                         int64_t run_id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Failed* const failed = FindFailed(call_site, run_id);
+  return failed == nullptr ? nullptr : failed->launch;
+}
+
+FailedLaunches::Failed* FailedLaunches::FindFailed(const std::weak_ptr<FailureListener>& call_site, int64_t run_id) {
   const auto is_call_site = [&](const auto& listener) {
     return !listener.owner_before(call_site) && !call_site.owner_before(listener);
   };
@@ -58,9 +59,7 @@ FailedLaunches::Failed* FailedLaunches::FindOrAdd(const std::weak_ptr<FailureLis
     if (of.launch->run_id != run_id) continue;
     if (std::any_of(of.listeners.begin(), of.listeners.end(), is_call_site)) return &of;
   }
-  failed_.push_back({std::make_shared<const FailedLaunch>(FailedLaunch{run_id, 0, {}}), listeners_});
-  if (failed_.size() > RecentFailures::kKept) failed_.pop_front();
-  return &failed_.back();
+  return nullptr;
 }
 
 void FailedLaunches::TellCallSites(const std::weak_ptr<FailureListener>& call_site, int64_t run_id,
@@ -69,22 +68,28 @@ void FailedLaunches::TellCallSites(const std::weak_ptr<FailureListener>& call_si
   Listeners listeners;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Failed* const failed = FindOrAdd(call_site, run_id);
+    Failed* failed = FindFailed(call_site, run_id);
+    if (failed == nullptr) {
+      failed_.push_back({std::make_shared<const FailedLaunch>(FailedLaunch{run_id, {}}), listeners_});
+      if (failed_.size() > kKept) failed_.pop_front();
+      failed = &failed_.back();
+    }
     auto next = std::make_shared<FailedLaunch>(*failed->launch);
     const auto error = std::make_shared<const Status>(why);
+    bool news = false;
     for (const int32_t partition : partitions) {
       const auto place = static_cast<size_t>(partition);
       if (place >= next->errors.size()) next->errors.resize(place + 1);
       if (next->errors[place] != nullptr) continue;
       next->errors[place] = error;
-      ++next->failed;
+      news = true;
     }
-    if (next->failed == failed->launch->failed) return;
+    if (!news) return;
     failed->launch = launch = std::move(next);
     listeners = failed->listeners;
   }
   for (const std::weak_ptr<FailureListener>& listener : listeners) {
-    if (const auto alive = listener.lock(); alive != nullptr) alive->OnFailedLaunch(launch);
+    if (const auto alive = listener.lock(); alive != nullptr) alive->OnFailedLaunch(*launch);
   }
 }
 

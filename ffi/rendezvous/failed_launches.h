@@ -8,18 +8,20 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
+#include "exchange/call_site.h"
 #include "exchange/status.h"
 
 namespace fastjax {
+
+// In place of a process's number: devices of all processes meet in one.
+constexpr int32_t kAllProcesses = -1;
 
 // A launch in which devices have failed. XLA runs no more of a device's program then: whatever call such a device has
 // not reached, it will not reach.
 struct FailedLaunch {
   int64_t run_id = 0;
-  int32_t failed = 0;                                 // devices
   std::vector<std::shared_ptr<const Status>> errors;  // by partition: the first, which names its call site; or null
 
   // Returns why a device has failed, or null.
@@ -29,54 +31,42 @@ struct FailedLaunch {
   }
 };
 
-// The last launches that failed, as one call site knows them.
-class RecentFailures {
- public:
-  static constexpr size_t kKept = 64;  // more launches than are in flight
-
-  void Add(const std::shared_ptr<const FailedLaunch>& launch);
-  const FailedLaunch* Find(int64_t run_id) const {
-    for (const auto& launch : launches_) {
-      if (launch->run_id == run_id) return launch.get();
-    }
-    return nullptr;
-  }
-
- private:
-  std::vector<std::shared_ptr<const FailedLaunch>> launches_;
-};
-
 class FailureListener {
  public:
   virtual ~FailureListener() = default;
   // More devices of the launch have failed. Called without any lock.
-  virtual void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) = 0;
+  virtual void OnFailedLaunch(const FailedLaunch& launch) = 0;
 };
 
 // The failed launches of all programs of one name that this process has compiled. XLA gives each launch of a process
 // its own number, also where programs are equal. Thread-safe.
 class FailedLaunches {
  public:
-  // `process`: this one's number in the job. Tests have several in one.
-  static std::shared_ptr<FailedLaunches> Of(const std::string& program, int32_t process);
+  // Those of the call site's program. `process`: this one's number in the job. Tests have several in one.
+  static std::shared_ptr<FailedLaunches> Of(const CallSite& site, int32_t process);
 
-  // To be called when a call site is opened. It hears of launches that fail from now on: earlier ones are of other
+  // To be called when a call site is opened. It knows of launches that fail from now on: earlier ones are of other
   // executables.
-  void Add(const std::weak_ptr<FailureListener>& listener);
+  void Add(const std::weak_ptr<FailureListener>& call_site);
 
-  // These devices of a launch fail at a call site. Tells the others of the program, if that is new. To be called
-  // without any lock, before the devices are told.
+  // Returns the launch as a call site knows it, or null if it has not failed.
+  std::shared_ptr<const FailedLaunch> Find(const std::weak_ptr<FailureListener>& call_site, int64_t run_id);
+
+  // These devices of a launch fail at a call site. Tells all of the program, if that is new. To be called without any
+  // lock, before the devices are told.
   void TellCallSites(const std::weak_ptr<FailureListener>& call_site, int64_t run_id,
                      const std::vector<int32_t>& partitions, const Status& why);
 
  private:
+  static constexpr size_t kKept = 64;  // more launches than are in flight
+
   using Listeners = std::vector<std::weak_ptr<FailureListener>>;
   struct Failed {
     std::shared_ptr<const FailedLaunch> launch;
     Listeners listeners;  // when it began to fail
   };
 
-  Failed* FindOrAdd(const std::weak_ptr<FailureListener>& call_site, int64_t run_id);
+  Failed* FindFailed(const std::weak_ptr<FailureListener>& call_site, int64_t run_id);
 
   std::mutex mutex_;
   Listeners listeners_;

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "runtime/job_network.h"
 #include "runtime/process_state.h"
 
 namespace fastjax {
@@ -47,12 +46,6 @@ std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
   if (process == kAllProcesses) return members;
   for (size_t p = 0; p < members.size(); ++p) members[p] = site.process_of[p] == process;
   return members;
-}
-
-std::shared_ptr<FailedLaunches> FailedLaunchesOf(const CallSite& site, int32_t process) {
-  // A program may have call sites between processes and others inside of each.
-  const auto transport = process == kAllProcesses ? TheTransport() : nullptr;
-  return FailedLaunches::Of(site.program, transport == nullptr ? process : transport->process());
 }
 
 std::string MissingDevices(const CallSite& site, const std::vector<bool>& members, int32_t group,

@@ -40,10 +40,7 @@ constexpr int64_t kLongTimeoutMs = 10'000;
 std::atomic<int64_t>& Unfinished();
 
 // Returns, by partition, whether the device is one of this process and so meets here. kAllProcesses: all do.
-constexpr int32_t kAllProcesses = -1;
 std::vector<bool> MembersOf(const CallSite& site, int32_t process);
-// Returns the launches of the call site's program that fail in this process.
-std::shared_ptr<FailedLaunches> FailedLaunchesOf(const CallSite& site, int32_t process);
 
 // Gathers the arguments of every device of a group that this process has, for one call site of one executable. Calls
 // are told apart by run id and group, and repeated ones (a loop) by their order: a device joins the oldest gathering
@@ -127,23 +124,22 @@ class Rendezvous : public Operation<Args>,
     return waiting;
   }
 
-  void OnFailedLaunch(const std::shared_ptr<const FailedLaunch>& launch) override {
+  void OnFailedLaunch(const FailedLaunch& launch) override {
     std::vector<Session*> in_vain;
     std::vector<int32_t> absent;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      failures_.Add(launch);
       in_vain = TakeOpen([&](const Session& session) {
-        return session.run_id_ == launch->run_id && WhyInVain(session.group_, &session, *launch) != nullptr;
+        return session.run_id_ == launch.run_id && WhyInVain(session.group_, &session, launch) != nullptr;
       });
       for (int32_t group = 0; group < site_->groups() && between_processes_; ++group) {
-        if (WhyInVain(group, nullptr, *launch) == nullptr || FindOpen(launch->run_id, group) != nullptr) continue;
-        if (AddEnded(launch->run_id, group)) absent.push_back(group);
+        if (WhyInVain(group, nullptr, launch) == nullptr || FindOpen(launch.run_id, group) != nullptr) continue;
+        if (AddEnded(launch.run_id, group)) absent.push_back(group);
       }
     }
-    for (Session* session : in_vain) FailSession(session, *WhyInVain(session->group_, session, *launch), -1);
+    for (Session* session : in_vain) FailSession(session, *WhyInVain(session->group_, session, launch), -1);
     for (const int32_t group : absent) {
-      static_cast<void>(Guarded([&] { OnAbsent(launch->run_id, group, *WhyInVain(group, nullptr, *launch)); }));
+      static_cast<void>(Guarded([&] { OnAbsent(launch.run_id, group, *WhyInVain(group, nullptr, launch)); }));
     }
   }
 
@@ -153,7 +149,7 @@ class Rendezvous : public Operation<Args>,
       : site_(std::move(site)),
         between_processes_(process != kAllProcesses),
         members_(MembersOf(*site_, process)),
-        launches_(FailedLaunchesOf(*site_, process)) {
+        launches_(FailedLaunches::Of(*site_, process)) {
     expected_.resize(site_->groups());
     for (int32_t p = 0; p < site_->partitions(); ++p) expected_[site_->group_of[p]] += members_[p] ? 1 : 0;
   }
@@ -179,7 +175,7 @@ class Rendezvous : public Operation<Args>,
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       session = FindOpen(run_id, group, position);
-      if (const FailedLaunch* failed = failures_.Find(run_id); failed != nullptr) {
+      if (const auto failed = launches_->Find(this->weak_from_this(), run_id); failed != nullptr) {
         // Where the others have been told that no more is to come, nobody waits for this device either.
         const bool over = session == nullptr && HasEnded(run_id, group);
         in_vain = WhyInVain(group, session, *failed, over ? -1 : position);
@@ -348,7 +344,6 @@ class Rendezvous : public Operation<Args>,
   std::mutex mutex_;
   std::vector<Session*> open_;  // oldest first
   Reused<Session> sessions_;
-  RecentFailures failures_;
   std::deque<std::pair<int64_t, int32_t>> ended_;  // runs and groups of which the other processes have been told
 };
 
