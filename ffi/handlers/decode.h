@@ -1,4 +1,4 @@
-// Declares conversions from XLA's types to those of the other folders.
+// Declares conversions from XLA's types to those of the other folders, whatever memory operands are in.
 #ifndef FASTJAX_HANDLERS_DECODE_H_
 #define FASTJAX_HANDLERS_DECODE_H_
 
@@ -7,17 +7,14 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "exchange/backend.h"
 #include "exchange/call_site.h"
-#include "exchange/int_view.h"
 #include "exchange/status.h"
 #include "handlers/contract.h"
 #include "handlers/handlers.h"
-#include "kernels/copy.h"
 #include "planner/topology.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -35,21 +32,25 @@ struct Planning {
 ffi::ErrorOr<planner::Topology> DecodeTopology(const CallAttributes& attrs);
 ffi::ErrorOr<Planning> DecodePlanning(const CallAttributes& attrs, const std::shared_ptr<const CallSite>& site);
 
-// Returns the integers of a buffer of one dimension. Where one device has all `ranks`, there is a dimension of them
-// before it, and these are the integers of rank 0, behind which the others' lie.
-std::optional<IntView> DecodeInts(const ffi::AnyBuffer& buffer, int64_t ranks = 0);
-
-kernels::ElementKind DecodeElement(ffi::DataType type);
-
-// Bytes of one row: everything behind the leading dimension, or so many.
-int64_t RowBytes(const ffi::AnyBuffer& buffer, size_t leading = 1);
-
 // Whether a buffer is of the type of stablehlo.partition_id.
 bool IsPartition(const ffi::AnyBuffer& buffer);
 // The value of that, or -1 when it is not one of this call site's.
 int32_t CheckedPartition(uint32_t value, const CallSite& site);
 // The same of an operand in host memory.
 int32_t DecodePartition(const ffi::AnyBuffer& partition, const CallSite& site);
+
+// Fills `args` from shapes and addresses alone, and reads no operand. False if types or shapes do not fit each other.
+// Where one device has all ranks, they are those of rank 0.
+bool DecodeExchange(const Buffers& buffers, const CallSite& site, bool reverse, ExchangeArgs* args);
+// Does the same for a plan whose table has so many words, or for sizes that are only gathered (0).
+bool DecodeCounts(const Buffers& buffers, const CallSite& site, int64_t table_words, CountsArgs* args);
+
+// Reads the attributes of a call site that exchanges. An error if operands are named that do not go together.
+ffi::ErrorOr<CallAttributes> DecodeExchangeCall(const ffi::Dictionary& dictionary);
+
+// Returns the settings of an exchange, which plans itself if it has no table.
+ffi::ErrorOr<ExchangeOptions> DecodeExchangeOptions(const CallAttributes& attrs,
+                                                    const std::shared_ptr<const CallSite>& site);
 
 ffi::Error ToError(const Status& status);
 

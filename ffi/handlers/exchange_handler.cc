@@ -8,7 +8,6 @@
 #include "backends/registry.h"
 #include "handlers/decode.h"
 #include "handlers/emulated_calls.h"
-#include "handlers/exchange_buffers.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/turns.h"
 

@@ -8,7 +8,7 @@
 
 #include "backends/registry.h"
 #include "exchange/counts.h"
-#include "handlers/exchange_buffers.h"
+#include "handlers/decode.h"
 #include "planner/table.h"
 #include "runtime/process_state.h"
 

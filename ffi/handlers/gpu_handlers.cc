@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backends/gpu/device/driver_library.h"
-#include "handlers/exchange_buffers.h"
+#include "handlers/decode.h"
 #include "handlers/gpu_calls.h"
 
 namespace fastjax::handlers {
