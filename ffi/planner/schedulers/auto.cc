@@ -169,10 +169,6 @@ void Auto::Record(Scheduler scheduler, bool planned, int32_t stages, Picoseconds
   choices_.push_back({scheduler, planned, stages, ToSeconds(exchange), ToSeconds(planning)});
 }
 
-std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  return std::make_unique<Auto>(topology, row_bytes);
-}
-
 // The chosen one's table, whichever it is. Inside one server nothing is chosen.
 int64_t MaxEntries(const Topology& topology) {
   int64_t most = kDirectScheduler.max_entries(topology);
@@ -189,7 +185,9 @@ int64_t MaxEntries(const Topology& topology) {
 constexpr SchedulerInfo kAutoScheduler = {
     {"auto", "the cheapest of the others by the cost model, whichever it is",
      /*order=*/0, /*stages_rows=*/true, NicNeed::kAnyOfServer, Choosing::kChooses},
-    Make,
+    [](const Topology& topology, int64_t row_bytes) -> std::unique_ptr<Schedule> {
+      return std::make_unique<Auto>(topology, row_bytes);
+    },
     MaxEntries,
     {},
     {},

@@ -9,10 +9,6 @@
 namespace fastjax::planner {
 namespace {
 
-std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  return MakeAllPairs(MakeBalancedTiles(topology), row_bytes);
-}
-
 // docs/design/stage_tables.md derives this.
 int64_t MaxEntries(const Topology& topology) {
   const int64_t m = topology.devices_per_server;
@@ -28,7 +24,9 @@ int64_t MaxEntries(const Topology& topology) {
 constexpr SchedulerInfo kBalancedScheduler = {
     {"balanced", "rows are balanced over the rails and cross between all servers side by side",
      /*order=*/20, /*stages_rows=*/true, NicNeed::kAnyOfServer, Choosing::kConsidered},
-    Make,
+    [](const Topology& topology, int64_t row_bytes) -> std::unique_ptr<Schedule> {
+      return MakeAllPairs(MakeBalancedTiles(topology), row_bytes);
+    },
     MaxEntries,
     {1'500'000, /*block=*/1150, /*sent=*/20'000},  // measured like that of fast: within a quarter
     kTileSums,

@@ -5,18 +5,13 @@
 #include "planner/straight.h"
 
 namespace fastjax::planner {
-namespace {
-
-std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  return std::make_unique<Straight>(topology, row_bytes, false);
-}
-
-}  // namespace
 
 constexpr SchedulerInfo kDirectScheduler = {
     {"direct", "every block goes straight to its target, all at once",
      /*order=*/60, /*stages_rows=*/false, NicNeed::kEachDevice, Choosing::kConsidered},
-    Make,
+    [](const Topology& topology, int64_t row_bytes) -> std::unique_ptr<Schedule> {
+      return std::make_unique<Straight>(topology, row_bytes, false);
+    },
     MaxEntriesOneTransferPerPeer,
     {600'000, /*block=*/560},  // measured like that of fast: within a tenth
     kStraightPricing,

@@ -129,11 +129,6 @@ class Sprayer final : public RailFiller {
   std::vector<std::pair<int64_t, int32_t>> roomiest_;  // a heap; entries that are out of date are dropped when met
 };
 
-std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  auto filler = std::make_unique<Sprayer>(RailsOf(topology), row_bytes);
-  return MakeAllPairs(std::make_shared<Tiles>(topology, std::move(filler)), row_bytes);
-}
-
 // All chunks of a tile may lie on one rail.
 int64_t MaxEntries(const Topology& topology) {
   const int64_t m = topology.devices_per_server;
@@ -151,7 +146,10 @@ int64_t MaxEntries(const Topology& topology) {
 constexpr SchedulerInfo kRailsScheduler = {
     {"rails", "rows are sprayed over the rails and cross between all servers side by side",
      /*order=*/40, /*stages_rows=*/true, NicNeed::kAnyOfServer, Choosing::kByName},
-    Make,
+    [](const Topology& topology, int64_t row_bytes) -> std::unique_ptr<Schedule> {
+      auto filler = std::make_unique<Sprayer>(RailsOf(topology), row_bytes);
+      return MakeAllPairs(std::make_shared<Tiles>(topology, std::move(filler)), row_bytes);
+    },
     MaxEntries,
     {1'000'000, /*block=*/1500, /*sent=*/160'000},  // measured like that of fast: within a quarter
     kTileSums,

@@ -9,10 +9,6 @@
 namespace fastjax::planner {
 namespace {
 
-std::unique_ptr<Schedule> Make(const Topology& topology, int64_t row_bytes) {
-  return MakeAllPairs(std::make_shared<Tiles>(topology, MakeBalancer(RailsOf(topology)), Quotas::kOrigins), row_bytes);
-}
-
 // A pair's rail carries one device's blocks.
 int64_t MaxEntries(const Topology& topology) {
   const int64_t m = topology.devices_per_server;
@@ -25,7 +21,10 @@ int64_t MaxEntries(const Topology& topology) {
 constexpr SchedulerInfo kRelayScheduler = {
     {"relay", "rows cross over their own NICs and are handed on, between all servers side by side",
      /*order=*/30, /*stages_rows=*/true, NicNeed::kEachDevice, Choosing::kConsidered},
-    Make,
+    [](const Topology& topology, int64_t row_bytes) -> std::unique_ptr<Schedule> {
+      return MakeAllPairs(std::make_shared<Tiles>(topology, MakeBalancer(RailsOf(topology)), Quotas::kOrigins),
+                          row_bytes);
+    },
     MaxEntries,
     {1'500'000, /*block=*/1150, /*sent=*/10'000},  // measured like that of fast: within a quarter
     // Rows on rails of their own are summed with less help of the processor than those that are balanced.
