@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -64,15 +65,19 @@ Completion Completing(ffi::Promise promise);
 // Returns a future that has failed already. Handlers that return ffi::Future report wrong arguments by it.
 ffi::Future Failed(ffi::Error error);
 
-// XLA hands the state of a call site from the thread that compiles to those that execute, in a way that the thread
-// sanitizer does not see. Publish and Receive tell the sanitizer; they cost a plain load.
-class HandedOver {
- public:
-  void Publish() { published_.store(true, std::memory_order_release); }
-  void Receive() const { static_cast<void>(published_.load(std::memory_order_acquire)); }
+// The state that every call site has. XLA hands it from the thread that compiles to those that execute, in a way that
+// the thread sanitizer does not see. Publish and Receive tell the sanitizer; they cost a plain load.
+struct SiteState {
+  void Publish() { published.store(true, std::memory_order_release); }
+  void Receive() const { static_cast<void>(published.load(std::memory_order_acquire)); }
+  // Returns the buffers of a call, or none where XLA passes more operands than have been named, or fewer.
+  std::optional<Buffers> Take(const ffi::RemainingArgs& args, const ffi::AnyBuffer& result) const {
+    Receive();
+    return operands.Take(args, result);
+  }
 
- private:
-  std::atomic<bool> published_{false};
+  OperandList operands;
+  std::atomic<bool> published{false};
 };
 
 XLA_FFI_Error* ExhaustedError(const XLA_FFI_Api* api, const char* what);
@@ -83,13 +88,14 @@ void DeleteSite(void* site) {
   delete static_cast<Site*>(site);
 }
 
-// Makes the state of a call site. `open` fills it.
+// Makes the state of a call site. `open` fills in what else it has.
 template <typename Site, typename Open>
 ffi::ErrorOr<std::unique_ptr<Site>> MakeSite(const ffi::ErrorOr<CallAttributes>& attrs, const Open& open) {
   if (!attrs.has_value()) return ffi::Unexpected(attrs.error());
   auto site = std::make_unique<Site>();
+  site->operands = attrs->operands;
   if (ffi::Error error = open(*attrs, site.get()); error.failure()) return ffi::Unexpected(std::move(error));
-  site->handed_over.Publish();
+  site->Publish();
   return site;
 }
 

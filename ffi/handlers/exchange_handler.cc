@@ -14,18 +14,14 @@
 namespace fastjax::handlers {
 namespace {
 
-struct ExchangeSite {
-  static ffi::TypeId id;
+struct ExchangeSite : SiteState {
+  inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kTypeName = "fastjax_exchange_site_v2";
-  HandedOver handed_over;
-  OperandList operands;
   std::shared_ptr<const CallSite> site;
   bool reverse = false;
   std::shared_ptr<fastjax::Exchange> exchange;
   std::unique_ptr<GpuExchangeSite> emulated;  // in place of all these
 };
-
-ffi::TypeId ExchangeSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
 ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
   auto site = DecodeCallSite(attrs);
@@ -43,7 +39,6 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
 template <bool kEmulates>
 ffi::ErrorOr<std::unique_ptr<ExchangeSite>> Instantiate(ffi::Dictionary dictionary) {
   return MakeSite<ExchangeSite>(DecodeExchangeCall(dictionary), [](const CallAttributes& attrs, ExchangeSite* state) {
-    state->operands = attrs.operands;
     if (!kEmulates && !attrs.operands.Has(Operand::kStarts) && attrs.operands.Has(Operand::kPartition)) {
       return OpenOnCpus(attrs, state);
     }
@@ -98,8 +93,7 @@ void Begin(const Buffers& buffers, ExchangeSite* state, int64_t run_id, Completi
 
 ffi::Future Execute(ExchangeSite* state, ffi::RunId run, int32_t ordinal, ffi::RemainingArgs args,
                     ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
-  state->handed_over.Receive();
-  const auto buffers = state->operands.Take(args, *result);
+  const auto buffers = state->Take(args, *result);
   if (!buffers.has_value()) return Failed(ToError(UnexpectedOperands()));
   if (state->emulated != nullptr) return RunEmulated(state->emulated.get(), run, ordinal, *buffers);
   ffi::Promise promise;

@@ -41,12 +41,10 @@ class Partitions {
 
 // The state that all call sites of GPU programs have. Its kinds are types of their own to XLA, even where a CPU handler
 // has them too, since XLA numbers types itself, and the plugin of a GPU contains another XLA.
-struct GpuSite {
+struct GpuSite : SiteState {
   // Whether one device executes all ranks: then arrays have a leading dimension of ranks.
   bool all_ranks_here() const { return !operands.Has(Operand::kPartition); }
 
-  HandedOver handed_over;
-  OperandList operands;
   std::shared_ptr<const CallSite> site;
   std::shared_ptr<gpu::Gpu> gpu;
   Partitions partitions;

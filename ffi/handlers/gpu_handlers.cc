@@ -35,8 +35,7 @@ ffi::ErrorOr<std::unique_ptr<GpuPlanSite>> InstantiatePlan(ffi::Dictionary attrs
 template <typename Site>
 ffi::Error Execute(Site* state, ffi::RunId run, void* stream, ffi::ScratchAllocator scratch, int32_t ordinal,
                    ffi::RemainingArgs args, ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
-  state->handed_over.Receive();
-  const auto buffers = state->operands.Take(args, *result);
+  const auto buffers = state->Take(args, *result);
   if (!buffers.has_value()) return ToError(UnexpectedOperands());
   int32_t device = 0;
   Status status = FindDevice(*state->gpu, ordinal, &device);

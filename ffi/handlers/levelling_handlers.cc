@@ -20,11 +20,9 @@ using planner::LevellingShape;
 
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
-struct LevellingSite {
+struct LevellingSite : SiteState {
   inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kTypeName = "fastjax_levelling_site_v2";
-  HandedOver handed_over;
-  OperandList operands;
   const char* name;      // of the call, as messages have it
   LevellingShape shape;  // but for `here`, which an operand tells
   int64_t cost_rows = 0;
@@ -37,7 +35,6 @@ struct LevellingSite {
 ffi::ErrorOr<std::unique_ptr<LevellingSite>> Instantiate(const CustomCall& call, const char* name,
                                                          const ffi::Dictionary& dictionary) {
   return MakeSite<LevellingSite>(DecodeAttributes(call, dictionary), [&](const CallAttributes& attrs, auto* site) {
-    site->operands = attrs.operands;
     site->name = name;
     const auto positive = [](int64_t value) { return value > 0 && value <= kMost; };
     if (!positive(attrs.servers) || !positive(attrs.devices) || !positive(attrs.copies)) {
@@ -112,8 +109,7 @@ std::string Name(const char* of_row, size_t row, const char* of_column, size_t c
 
 ffi::Error ExecuteLevel(LevellingSite* site, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> result,
                         ffi::Dictionary /*attrs*/) {
-  site->handed_over.Receive();
-  const auto buffers = site->operands.Take(operands, *result);
+  const auto buffers = site->Take(operands, *result);
   if (!buffers.has_value()) return ToError(UnexpectedOperands());
   const ffi::AnyBuffer& given = (*buffers)[Operand::kRows];
   const auto shape = ShapeFor(*site, given);
@@ -135,8 +131,7 @@ ffi::Error ExecuteLevel(LevellingSite* site, ffi::RemainingArgs operands, ffi::R
 
 ffi::Error ExecuteDeal(LevellingSite* site, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> result,
                        ffi::Dictionary /*attrs*/) {
-  site->handed_over.Receive();
-  const auto buffers = site->operands.Take(operands, *result);
+  const auto buffers = site->Take(operands, *result);
   if (!buffers.has_value()) return ToError(UnexpectedOperands());
   const ffi::AnyBuffer& given = (*buffers)[Operand::kCounts];
   const auto shape = ShapeFor(*site, given);

@@ -12,11 +12,9 @@
 namespace fastjax::handlers {
 namespace {
 
-struct PlanSite {
+struct PlanSite : SiteState {
   inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kTypeName = "fastjax_plan_site_v2";
-  HandedOver handed_over;
-  OperandList operands;
   std::shared_ptr<const CallSite> site;
   int64_t table_words = 0;
   std::shared_ptr<Counts> counts;
@@ -53,7 +51,6 @@ template <bool kEmulates>
 ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) {
   const auto decoded = DecodeAttributes(GetContract().plan, dictionary);
   return MakeSite<PlanSite>(decoded, [](const CallAttributes& attrs, PlanSite* state) {
-    state->operands = attrs.operands;
     // Emulated GPUs do not gather.
     const bool on_cpus = !kEmulates || attrs.scheduler < 0;
     if (on_cpus && attrs.operands.Has(Operand::kPartition)) return OpenOnCpus(attrs, state);
@@ -64,8 +61,7 @@ ffi::ErrorOr<std::unique_ptr<PlanSite>> Instantiate(ffi::Dictionary dictionary) 
 
 ffi::Future Execute(PlanSite* state, ffi::RunId run, int32_t ordinal, ffi::RemainingArgs operands,
                     ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary /*attrs*/) {
-  state->handed_over.Receive();
-  const auto buffers = state->operands.Take(operands, *result);
+  const auto buffers = state->Take(operands, *result);
   if (!buffers.has_value()) return Failed(ToError(UnexpectedOperands()));
   if (state->emulated != nullptr) return RunEmulated(state->emulated.get(), run, ordinal, *buffers);
   const int32_t where = DecodePartition((*buffers)[Operand::kPartition], *state->site);

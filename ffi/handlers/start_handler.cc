@@ -11,18 +11,15 @@
 namespace fastjax::handlers {
 namespace {
 
-struct StartSite {
+struct StartSite : SiteState {
   StartSite() = default;
   StartSite(const StartSite&) = delete;
   StartSite& operator=(const StartSite&) = delete;
   ~StartSite() { Turns::Get().Forget(this); }
 
-  static ffi::TypeId id;
+  inline static ffi::TypeId id = XLA_FFI_UNKNOWN_TYPE_ID;
   static constexpr const char* kTypeName = "fastjax_start_site_v2";
-  HandedOver handed_over;
 };
-
-ffi::TypeId StartSite::id = XLA_FFI_UNKNOWN_TYPE_ID;
 
 bool IsToken(const ffi::AnyBuffer& buffer) {
   return buffer.element_type() == ffi::DataType::U32 && buffer.size_bytes() == sizeof(Turns::Token);
@@ -35,7 +32,7 @@ ffi::ErrorOr<std::unique_ptr<StartSite>> Instantiate(ffi::Dictionary attrs) {
 
 // Of the arrays that it waits for, some are tokens; others that look like them are numbers of no turn.
 ffi::Error Start(StartSite* site, ffi::RemainingArgs after, ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
-  site->handed_over.Receive();
+  site->Receive();
   if (!IsToken(*result)) return ToError(UnexpectedOperands());
   std::vector<Turns::Token> earlier;
   for (size_t i = 0; i < after.size(); ++i) {
