@@ -102,11 +102,10 @@ void ProcessRendezvous::Join(ProcessSession* session) {
     const auto process = static_cast<size_t>(session->others[place]);
     if (process >= early_.size()) continue;
     auto& messages = early_[process];
-    const auto found = std::find_if(
-        messages.begin(), messages.end(),
-        [&](const std::unique_ptr<ReceivedMessage>& message) { return MayBeSame(message->metadata, *session); });
+    const auto found = std::find_if(messages.begin(), messages.end(),
+                                    [&](const KeptMessage& message) { return MayBeSame(message->metadata, *session); });
     if (found == messages.end()) continue;
-    std::unique_ptr<ReceivedMessage> message = std::move(*found);
+    KeptMessage message = std::move(*found);
     messages.erase(found);
     if (!Accept(session, place, std::move(message))) return;
   }
@@ -165,9 +164,7 @@ void ProcessRendezvous::Tell(int32_t process, const GivenUp& given_up) {
 
 // Remembers a launch that was given up, and forgets the messages that had arrived for it.
 void ProcessRendezvous::Remember(GivenUp given_up) {
-  const auto stale = [&](const std::unique_ptr<ReceivedMessage>& message) {
-    return MayBeSame(message->metadata, given_up);
-  };
+  const auto stale = [&](const KeptMessage& message) { return MayBeSame(message->metadata, given_up); };
   for (size_t process = 0; process < early_.size(); ++process) {
     auto& messages = early_[process];
     const auto theirs = std::find_if(messages.begin(), messages.end(), stale);
@@ -188,7 +185,7 @@ const ProcessRendezvous::GivenUp* ProcessRendezvous::Recall(const Meeting& meeti
 }
 
 void ProcessRendezvous::OnMessage(int32_t process, const std::byte* data, size_t bytes) {
-  auto message = std::make_unique<ReceivedMessage>();
+  KeptMessage message(messages_.Take(), GiveBack{&messages_});
   message->memory.resize((bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
   if (bytes > 0) std::memcpy(message->memory.data(), data, bytes);
   if (!Decode(reinterpret_cast<const std::byte*>(message->memory.data()), bytes, &message->metadata)) {
@@ -208,7 +205,7 @@ ProcessSession* ProcessRendezvous::Find(int32_t process, const Meeting& meeting)
   return nullptr;
 }
 
-void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage> message) {
+void ProcessRendezvous::Receive(int32_t process, KeptMessage message) {
   if (ProcessSession* session = Find(process, message->metadata); session != nullptr) {
     const auto place = PlaceOf(process, *session);
     if (place.has_value() && Accept(session, *place, std::move(message))) BeginIfMet(session);
@@ -222,14 +219,14 @@ void ProcessRendezvous::Receive(int32_t process, std::unique_ptr<ReceivedMessage
   if (message->metadata.kind == Kind::kMeetAnswer) return;  // no answer to an answer
   if (static_cast<size_t>(process) >= early_.size()) early_.resize(static_cast<size_t>(process) + 1);
   auto& messages = early_[static_cast<size_t>(process)];
-  for (const std::unique_ptr<ReceivedMessage>& other : messages) {
+  for (const KeptMessage& other : messages) {
     const bool same = message->metadata.kind == Kind::kMeetAgain && MayBeSame(other->metadata, message->metadata);
     if (same) return;
   }
   messages.push_back(std::move(message));
 }
 
-bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message) {
+bool ProcessRendezvous::Accept(ProcessSession* session, size_t place, KeptMessage message) {
   const ProcessMetadata& theirs = message->metadata;
   const auto who = [&] { return transport_->Describe(session->others[place]); };
   const auto refuse = [&](const Status& why) {

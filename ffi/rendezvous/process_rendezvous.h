@@ -14,6 +14,7 @@
 
 #include "exchange/status.h"
 #include "rendezvous/process_metadata.h"
+#include "runtime/reused.h"
 #include "runtime/transport.h"
 
 namespace fastjax {
@@ -39,6 +40,13 @@ struct ReceivedMessage {
   ProcessMetadata metadata;
 };
 
+// Gives a message's memory back to be used again.
+struct GiveBack {
+  Reused<ReceivedMessage>* to = nullptr;
+  void operator()(ReceivedMessage* message) const { to->Return(message); }
+};
+using KeptMessage = std::unique_ptr<ReceivedMessage, GiveBack>;
+
 // One process's part in one launch: its message to the others, and their messages.
 struct ProcessSession : Meeting {
   ProcessSession() = default;
@@ -53,7 +61,7 @@ struct ProcessSession : Meeting {
   std::string prefix;  // of errors
   Participant* participant = nullptr;
 
-  std::vector<std::unique_ptr<ReceivedMessage>> messages;  // by place in `others`; null: not yet
+  std::vector<KeptMessage> messages;  // by place in `others`; null: not yet
   bool met = false;
   bool failed = false;
   bool probed = false;                          // whether the processes that have not come have been probed
@@ -114,9 +122,9 @@ class ProcessRendezvous final : public Handler {
   void Tell(int32_t process, const GivenUp& given_up);
   void Remember(GivenUp given_up);
   const GivenUp* Recall(const Meeting& meeting) const;
-  void Receive(int32_t process, std::unique_ptr<ReceivedMessage> message);
+  void Receive(int32_t process, KeptMessage message);
   // False if the message ended the session, or is nothing new.
-  bool Accept(ProcessSession* session, size_t place, std::unique_ptr<ReceivedMessage> message);
+  bool Accept(ProcessSession* session, size_t place, KeptMessage message);
   // The process is lost to the session.
   void LoseFrom(ProcessSession* session, int32_t process, const Status& status);  // kNobody: all are
   void SendAgain(const ProcessSession& session, int32_t process, Kind kind);
@@ -130,8 +138,9 @@ class ProcessRendezvous final : public Handler {
   const std::chrono::steady_clock::time_point opened_ = std::chrono::steady_clock::now();
   Status closed_;  // why no session is accepted any more
   std::vector<ProcessSession*> joined_;
-  std::vector<std::deque<std::unique_ptr<ReceivedMessage>>>
-      early_;  // by process: messages for sessions that this process has not joined yet
+  Reused<ReceivedMessage> messages_;
+  // By process: messages for sessions that this process has not joined yet.
+  std::vector<std::deque<KeptMessage>> early_;
   std::deque<GivenUp> given_up_;
   std::vector<std::byte> scratch_;
 };
