@@ -309,31 +309,29 @@ class Rendezvous : public Operation<Args>,
 
   void FinishSession(Session* session, const Status& status, int32_t here) {
     const auto keep_alive = std::move(session->owner_);
-    std::vector<Completion> own;  // for this thread
-    if (here == Session::kAllHere) {
-      own.swap(session->completions_);
-    } else if (!status.ok()) {
-      TellCallSites(*session, status);
-    }
+    if (!status.ok() && here != Session::kAllHere) TellCallSites(*session, status);
+    const auto complete = [&status](const Completion& done) {
+      done(status);
+      Unfinished().fetch_sub(1);
+    };
     const auto shared = status.ok() ? nullptr : std::make_shared<const Status>(status);
+    Completion own;  // may run the rest of a program, which needs sessions
     for (size_t p = 0; p < session->completions_.size(); ++p) {
       Completion done = std::exchange(session->completions_[p], nullptr);
       if (done == nullptr) continue;
-      if (static_cast<int32_t>(p) == here) {
-        own.push_back(std::move(done));
-        continue;
+      if (here == Session::kAllHere) {
+        complete(done);
+      } else if (static_cast<int32_t>(p) == here) {
+        own = std::move(done);
+      } else {
+        Completer::Get().Run([done = std::move(done), shared] {
+          done(shared == nullptr ? Status::Ok() : *shared);
+          Unfinished().fetch_sub(1);
+        });
       }
-      Completer::Get().Run([done = std::move(done), shared] {
-        done(shared == nullptr ? Status::Ok() : *shared);
-        Unfinished().fetch_sub(1);
-      });
     }
     sessions_.Return(session);
-    for (const Completion& done : own) {
-      if (done == nullptr) continue;
-      done(status);
-      Unfinished().fetch_sub(1);
-    }
+    if (own != nullptr) complete(own);
   }
 
   const std::shared_ptr<const CallSite> site_;
