@@ -88,9 +88,9 @@ void CommunicatorGroup::Reap() {
   while (landed_ < launched_ && At(landed_).HasLanded(*gpu_)) ++landed_;
 }
 
-bool CommunicatorGroup::has_failed() const {
+bool CommunicatorGroup::IsReadyFor(const std::vector<Member>& members) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !failure_.ok();
+  return failure_.ok() && communicators_->members() == members;
 }
 
 bool CommunicatorGroup::Expire(PendingMessages::Clock::time_point now) {

@@ -30,8 +30,8 @@ class CommunicatorGroup final : public Expirable, public std::enable_shared_from
   // reported.
   Status Move(const std::shared_ptr<Report>& report, const MessageEnd* messages, int64_t count,
               const std::vector<kernels::Stream>& streams);
-  bool has_failed() const;
-  const std::vector<Member>& members() const { return communicators_->members(); }
+  // Whether it is of these, and has not failed.
+  bool IsReadyFor(const std::vector<Member>& members) const;
   // Whether communicators that failed have been aborted; waits for that.
   bool AwaitAbort(int64_t timeout_ms);
 
@@ -45,6 +45,7 @@ class CommunicatorGroup final : public Expirable, public std::enable_shared_from
   CommunicatorGroup(std::shared_ptr<Gpu> gpu, std::unique_ptr<Communicators> communicators)
       : gpu_(std::move(gpu)), communicators_(std::move(communicators)) {}
 
+  const std::vector<Member>& members() const { return communicators_->members(); }
   Status AwaitRoom(Report* report, std::unique_lock<std::mutex>* calling);
   void Reap();
   Status FindFault(PendingMessages::Clock::time_point now, Report** told);

@@ -46,9 +46,10 @@ Status Fabric::FindDomains(const CallSite& site, Layout* layout) {
 Status Fabric::Connect(const CallSite& site, int32_t group, const Layout& layout, Channel* channel) {
   std::vector<Member> members;
   if (Status status = FindMembers(site, group, layout, &members); !status.ok()) return status;
-  const bool ready = channel->IsReadyFor(members);
+  auto& own = channel->communicator_group_;
+  const bool ready = own != nullptr && own->IsReadyFor(members);
   if (Status status = channel->report_->Take(); !status.ok()) return status;
-  return ready ? Status::Ok() : Find(site, group, members, &channel->communicator_group_);
+  return ready ? Status::Ok() : Find(site, group, members, &own);
 }
 
 Status Fabric::FindMembers(const CallSite& site, int32_t group, const Layout& layout,
@@ -82,7 +83,7 @@ Status Fabric::Find(const CallSite& site, int32_t group, const std::vector<Membe
   const std::lock_guard<std::mutex> lock(known.mutex);
   // The failed one may be the call site's own.
   const std::shared_ptr<CommunicatorGroup> before = known.communicator_group.lock();
-  if (before != nullptr && before->members() == members && !before->has_failed()) {
+  if (before != nullptr && before->IsReadyFor(members)) {
     *communicator_group = before;
     return Status::Ok();
   }

@@ -41,11 +41,6 @@ class Channel {
  private:
   friend class Fabric;
 
-  bool IsReadyFor(const std::vector<Member>& members) const {
-    return communicator_group_ != nullptr && !communicator_group_->has_failed() &&
-           communicator_group_->members() == members;
-  }
-
   const std::shared_ptr<Report> report_;
   std::mutex mutex_;
   std::shared_ptr<CommunicatorGroup> communicator_group_;
