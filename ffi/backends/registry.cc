@@ -75,25 +75,16 @@ std::shared_ptr<Exchange> Backend::OpenExchange(const std::shared_ptr<const Call
                  : network::OpenExchange(process_group, site, std::move(options));
 }
 
-Status FindBackend(const CallSite& site, std::shared_ptr<Backend>* backend) {
-  auto found = std::make_shared<Backend>();
-  if (Status status = FindProcessGroup(site, &found->process_group); !status.ok()) return status;
-  *backend = std::move(found);
-  return Status::Ok();
-}
+Status FindBackend(const CallSite& site, Backend* backend) { return FindProcessGroup(site, &backend->process_group); }
 
-Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
-                      std::shared_ptr<Backend>* backend) {
+Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server, Backend* backend) {
   std::string wrong;
   const auto gpu = gpu::OpenGpu(platform, &wrong);
   if (gpu == nullptr) return Status::Internal(site.Prefix() + wrong + ".");
-  auto found = std::make_shared<Backend>();
-  found->gpus = {gpu, nullptr, devices_per_server};
-  if (devices_per_server == 0) {
-    if (Status status = FindProcessGroup(site, &found->process_group); !status.ok()) return status;
-    found->gpus.fabric = FabricOf(platform, gpu, found->process_group);
-  }
-  *backend = std::move(found);
+  backend->gpus = {gpu, nullptr, devices_per_server};
+  if (devices_per_server > 0) return Status::Ok();
+  if (Status status = FindProcessGroup(site, &backend->process_group); !status.ok()) return status;
+  backend->gpus.fabric = FabricOf(platform, gpu, backend->process_group);
   return Status::Ok();
 }
 

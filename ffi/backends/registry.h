@@ -29,12 +29,11 @@ struct Backend {
 };
 
 // Finds the backend of programs on CPUs. Fails where no network has been opened.
-Status FindBackend(const CallSite& site, std::shared_ptr<Backend>* backend);
+Status FindBackend(const CallSite& site, Backend* backend);
 
 // Finds the backend of a platform: "cuda", "rocm", or "cpu", whose GPUs are emulated. Fails where there is none. Where
 // one device executes all ranks, `devices_per_server` is how many of them are a server; else 0.
-Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server,
-                      std::shared_ptr<Backend>* backend);
+Status FindGpuBackend(const std::string& platform, const CallSite& site, int32_t devices_per_server, Backend* backend);
 
 // Says from where XLA counts the launches of the executable of a module that was made last. Nothing if no call site of
 // this process waits for it.

@@ -26,13 +26,13 @@ struct ExchangeSite : SiteState {
 ffi::Error OpenOnCpus(const CallAttributes& attrs, ExchangeSite* state) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  std::shared_ptr<Backend> backend;
+  Backend backend;
   if (Status found = FindBackend(**site, &backend); !found.ok()) return ToError(found);
   auto options = DecodeExchangeOptions(attrs, *site);
   if (!options.has_value()) return options.error();
   state->site = *site;
   state->reverse = options->reverse;
-  state->exchange = backend->OpenExchange(*site, std::move(*options));
+  state->exchange = backend.OpenExchange(*site, std::move(*options));
   return ffi::Error::Success();
 }
 

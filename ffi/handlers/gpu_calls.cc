@@ -62,7 +62,7 @@ IntView OfRank(int32_t rank, IntView ints) {
 }
 
 // Finds the site's GPUs, and the backend that moves its rows.
-ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, std::shared_ptr<Backend>* backend) {
+ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, Backend* backend) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
   state->operands = attrs.operands;
@@ -75,31 +75,31 @@ ffi::Error OpenGpuSite(const CallAttributes& attrs, GpuSite* state, std::shared_
   }
   const Status found = FindGpuBackend(attrs.platform, **site, devices_per_server, backend);
   if (!found.ok()) return ToError(found);
-  state->gpu = (*backend)->gpus.gpu;
+  state->gpu = backend->gpus.gpu;
   return ffi::Error::Success();
 }
 
 }  // namespace
 
 ffi::Error OpenGpuExchange(const CallAttributes& attrs, GpuExchangeSite* state) {
-  std::shared_ptr<Backend> backend;
+  Backend backend;
   if (ffi::Error error = OpenGpuSite(attrs, state, &backend); error.failure()) return error;
   auto options = DecodeExchangeOptions(attrs, state->site);
   if (!options.has_value()) return options.error();
   state->reverse = options->reverse;
-  state->exchange = backend->OpenExchange(state->site, std::move(*options));
+  state->exchange = backend.OpenExchange(state->site, std::move(*options));
   state->started = attrs.started;
   return ffi::Error::Success();
 }
 
 ffi::Error OpenGpuPlan(const CallAttributes& attrs, GpuPlanSite* state) {
-  std::shared_ptr<Backend> backend;
+  Backend backend;
   if (ffi::Error error = OpenGpuSite(attrs, state, &backend); error.failure()) return error;
   auto planning = DecodePlanning(attrs, state->site);
   if (!planning.has_value()) return planning.error();
   state->table_words = planning->table_words;
   if (!state->all_ranks_here()) {
-    state->counts = backend->OpenCounts(state->site, std::move(planning->plan));
+    state->counts = backend.OpenCounts(state->site, std::move(planning->plan));
   } else if (attrs.rank < 0 || attrs.rank >= state->site->group_size) {
     return ffi::Error::InvalidArgument(state->site->Prefix() + "there is no such rank");
   } else {

@@ -31,7 +31,7 @@ bool CanCount(const CallSite& site) {
 ffi::Error OpenOnCpus(const CallAttributes& attrs, PlanSite* state) {
   auto site = DecodeCallSite(attrs);
   if (!site.has_value()) return site.error();
-  std::shared_ptr<Backend> backend;
+  Backend backend;
   if (Status found = FindBackend(**site, &backend); !found.ok()) return ToError(found);
   Planning planning;
   if (attrs.scheduler >= 0) {
@@ -43,7 +43,7 @@ ffi::Error OpenOnCpus(const CallAttributes& attrs, PlanSite* state) {
   }
   state->site = *site;
   state->table_words = planning.table_words;
-  state->counts = backend->OpenCounts(*site, std::move(planning.plan));
+  state->counts = backend.OpenCounts(*site, std::move(planning.plan));
   return ffi::Error::Success();
 }
 

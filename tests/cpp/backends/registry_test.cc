@@ -33,9 +33,9 @@ void Open() {
 void Close() { CHECK(CloseTheTransport(std::chrono::milliseconds{0})); }
 
 TEST(WithoutNetwork) {
-  std::shared_ptr<Backend> backend;
+  Backend backend;
   CHECK(FindBackend(*MakeSite(1, 2), &backend).ok());
-  CHECK(backend->process_group == nullptr && backend->gpus.gpu == nullptr);
+  CHECK(backend.process_group == nullptr && backend.gpus.gpu == nullptr);
   const Status status = FindBackend(*SiteOfProcesses(), &backend);
   CHECK(status.code == Code::kInternal);
   CHECK_EQ(status.message, kNoNetwork);
@@ -45,35 +45,35 @@ TEST(WithoutNetwork) {
 // Call sites share the processes' group for as long as the network is the same.
 TEST(WithNetwork) {
   Open();
-  std::shared_ptr<Backend> first, again, renewed;
+  Backend first, again, renewed;
   CHECK(FindBackend(*MakeSite(1, 2), &first).ok());
-  CHECK(first->process_group == nullptr);
+  CHECK(first.process_group == nullptr);
   CHECK(FindBackend(*SiteOfProcesses(), &first).ok());
   CHECK(FindBackend(*SiteOfProcesses(), &again).ok());
-  CHECK(first->process_group == again->process_group);
-  CHECK(first->process_group->transport == TheTransport());
+  CHECK(first.process_group == again.process_group);
+  CHECK(first.process_group->transport == TheTransport());
   Close();
   Open();
   CHECK(FindBackend(*SiteOfProcesses(), &renewed).ok());
-  CHECK(renewed->process_group != first->process_group);
-  CHECK(renewed->process_group->transport == TheTransport());
+  CHECK(renewed.process_group != first.process_group);
+  CHECK(renewed.process_group->transport == TheTransport());
   Close();
 }
 
 // They share communicators with those of their platform that meet likewise.
 TEST(Gpus) {
-  std::shared_ptr<Backend> here, loopback, first, again;
+  Backend here, loopback, first, again;
   CHECK(FindGpuBackend("cpu", *MakeSite(1, 2), 0, &here).ok());
-  CHECK(here->process_group == nullptr && here->gpus.fabric != nullptr);
+  CHECK(here.process_group == nullptr && here.gpus.fabric != nullptr);
   CHECK(FindGpuBackend("cpu", *MakeSite(1, 4), 2, &loopback).ok());
-  CHECK(loopback->gpus.fabric == nullptr);
-  CHECK_EQ(loopback->gpus.devices_per_server, 2);
-  CHECK(loopback->gpus.gpu == here->gpus.gpu);
+  CHECK(loopback.gpus.fabric == nullptr);
+  CHECK_EQ(loopback.gpus.devices_per_server, 2);
+  CHECK(loopback.gpus.gpu == here.gpus.gpu);
   Open();
   CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &first).ok());
   CHECK(FindGpuBackend("cpu", *SiteOfProcesses(), 0, &again).ok());
-  CHECK(first->process_group != nullptr && first->gpus.fabric == again->gpus.fabric);
-  CHECK(first->gpus.fabric != here->gpus.fabric);
+  CHECK(first.process_group != nullptr && first.gpus.fabric == again.gpus.fabric);
+  CHECK(first.gpus.fabric != here.gpus.fabric);
   Close();
 }
 
@@ -81,12 +81,12 @@ TEST(NoGpuLibrary) {
   gpu::PlatformOptions options;
   options.library = "libno_gpu_library.so";
   gpu::SetOptions("cuda", options);
-  std::shared_ptr<Backend> found;
+  Backend found;
   const Status status = FindGpuBackend("cuda", *MakeSite(1, 2), 0, &found);
   CHECK(status.code == Code::kInternal);
   CHECK_CONTAINS(status.message,
                  "exchange over axis 'x' (channel 7): cannot load fastjax's GPU library: libno_gpu_library.so");
-  CHECK(found == nullptr);
+  CHECK(found.gpus.gpu == nullptr);
 }
 
 }  // namespace
