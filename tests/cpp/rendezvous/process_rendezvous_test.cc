@@ -13,6 +13,7 @@
 
 #include "process_rendezvous_rig.h"
 #include "rendezvous/process_metadata.h"
+#include "support/allocations.h"
 #include "support/check.h"
 
 namespace fastjax::test {
@@ -38,6 +39,25 @@ TEST(Meet) {
   job.rendezvous[0]->OnTick(later);
   CHECK(a.ticks == 1 && a.failed == 0);
   CHECK_EQ(a.failed + b.failed + c.failed, 0);
+}
+
+// Messages take the memory of those of earlier launches.
+TEST(NoAllocations) {
+  Job job(2);
+  for (const bool warm : {false, true}) {
+    TestParticipant a(&job, 0, At(In(warm ? 1 : 0)));
+    TestParticipant b(&job, 1, At(In(warm ? 1 : 0)));
+    for (TestParticipant* participant : {&a, &b}) {
+      participant->heard.reserve(1);
+      participant->Join();
+    }
+    for (const MessageQueue::Sent& sent : std::exchange(job.queue.sent, {})) {
+      const long before = Allocations();
+      job.rendezvous[sent.to]->OnMessage(sent.from, sent.bytes.data(), sent.bytes.size());
+      CHECK_EQ(Allocations() == before, warm);
+    }
+    CHECK_EQ(a.met + b.met, 2);
+  }
 }
 
 // Runs, repetitions and copies in any order never mix.
