@@ -75,8 +75,7 @@ TEST(TimeoutIsAFailure) {
   const Collecting collecting;
   const auto site = MakeSite(1, 2, 50);
   const auto exchange = memory::OpenExchange(site, {});
-  const auto counts =
-      OpenCounts(nullptr, site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
+  const auto counts = OpenCounts(nullptr, site, [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); });
   const Outcomes outcomes(2);
   exchange->Start(1, 0, {}, outcomes.For(0));
   counts->Start(1, 0, {}, outcomes.For(1));
