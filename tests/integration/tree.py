@@ -23,6 +23,15 @@ def tokens() -> jax.Array:
     return jax.random.normal(jax.random.key(1), shape).at[..., 0].set(1.0)
 
 
+def router_and_kernels() -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """Random matrices of a router, and those of all experts: two up, shape (experts, from, to), and
+    one down."""
+    *keys, of_router = jax.random.split(jax.random.key(0), 4)
+    shapes = [(EXPERTS, WIDTH, INNER)] * 2 + [(EXPERTS, INNER, WIDTH)]
+    some = lambda key, shape: jax.random.normal(key, shape) / shape[-2] ** 0.5  # noqa: E731
+    return some(of_router, (WIDTH, EXPERTS)), tuple(map(some, keys, shapes))
+
+
 def prefer_first(router: jax.Array, preference: float) -> jax.Array:
     return router.at[0, :2].add(preference)
 

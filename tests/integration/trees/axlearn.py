@@ -3,42 +3,32 @@
 from types import ModuleType
 
 import jax
+import tree
 from edits import Edit
-from tree import (
-    DEVICES,
-    EXPERTS,
-    INNER,
-    PREFERENCES,
-    WIDTH,
-    Case,
-    Layer,
-    prefer_first,
-    tokens,
-)
 
 WITHIN = "TransformerFeedForwardDropFreeMoE._dispatch_and_combine"
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     from axlearn.common.module import functional
 
     config = module.ApproximateTokenDropFreeMoE.default_config().set(
         name="moe",
-        input_dim=WIDTH,
-        hidden_dim=INNER,
+        input_dim=tree.WIDTH,
+        hidden_dim=tree.INNER,
         activation=("nn.silu", "linear"),
         structure="nonorm",
-        num_experts=EXPERTS,
+        num_experts=tree.EXPERTS,
         num_groups=1,
         gating=module.TopKDropFreeGating.default_config().set(gating_logit_cap=0),
         gmm_backend=module.GMMBackend.RAGGED_DOT,
         tiling=(128, 128, 128),
         preferred_element_type=jax.numpy.float32,
-        expert_parallel_capacity=float(DEVICES),
+        expert_parallel_capacity=float(tree.DEVICES),
     )
     names = "pipeline", "data", "expert", "fsdp", "seq", "model"
     types = (jax.sharding.AxisType.Auto,) * len(names)
-    mesh = jax.make_mesh((1, 1, DEVICES, 1, 1, 1), names, axis_types=types)
+    mesh = jax.make_mesh((1, 1, tree.DEVICES, 1, 1, 1), names, axis_types=types)
     layer = config.instantiate(parent=None)
     with mesh:
         params = layer.initialize_parameters_recursively(jax.random.key(0))
@@ -48,10 +38,10 @@ def build(module: ModuleType) -> Layer:
         return functional(layer, jax.random.key(3), params, given, is_training=True)[0]
 
     given = [
-        params | {"gate_weight": prefer_first(params["gate_weight"], preference)}
-        for preference in PREFERENCES
+        params | {"gate_weight": tree.prefer_first(params["gate_weight"], preference)}
+        for preference in tree.PREFERENCES
     ]
-    return Layer(function, given, tokens(), lambda: mesh)
+    return tree.Layer(function, given, tree.tokens(), lambda: mesh)
 
 
 EDITS = [
@@ -84,7 +74,7 @@ EDITS = [
     Edit(WITHIN, "out = jnp.einsum", "out = jnp.einsum", ""),
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="axlearn.common.mixture_of_experts",
         build=build,
         exchanges=6,

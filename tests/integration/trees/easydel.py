@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import tree
 from edits import Edit
-from tree import EXPERTS, INNER, PREFERENCES, TOP_K, WIDTH, Case, Layer, prefer_first, tokens
 
 WITHIN = "BaseMoeModule._sparse_moe_call"
 
@@ -24,7 +24,7 @@ def gmm(rows: jax.Array, kernel: jax.Array, group_sizes: jax.Array, **_: Any) ->
     return jax.lax.ragged_dot(rows, kernel, group_sizes)
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     axis_types = (jax.sharding.AxisType.Auto,) * 3
     mesh = jax.make_mesh((1, 4, 2), ("dp", "ep", "tp"), axis_types=axis_types)
     names = {module.DP: "dp", module.EP: "ep", module.TP: "tp", module.FSDP: None, module.SP: None}
@@ -38,9 +38,9 @@ def build(module: ModuleType) -> Layer:
         auto_expert_mesh=mesh,
         expert_abstract_mesh=mesh.abstract_mesh,
         moe_method=None,
-        n_routed_experts=EXPERTS,
-        num_experts_per_tok=TOP_K,
-        hidden_size=WIDTH,
+        n_routed_experts=tree.EXPERTS,
+        num_experts_per_tok=tree.TOP_K,
+        hidden_size=tree.WIDTH,
         partition_manager=types.SimpleNamespace(
             paxis=types.SimpleNamespace(resolve_axis=resolve_axis),
             resolve=lambda **_: jax.P("dp", None, "tp"),
@@ -58,21 +58,15 @@ def build(module: ModuleType) -> Layer:
         def __call__(self) -> None: ...
 
     layer = Sparse(config)
-    *keys, of_router = jax.random.split(jax.random.key(0), 4)
-    shapes = (EXPERTS, WIDTH, INNER), (EXPERTS, WIDTH, INNER), (EXPERTS, INNER, WIDTH)
-    kernels = [
-        jax.random.normal(key, shape) / shape[1] ** 0.5
-        for key, shape in zip(keys, shapes, strict=True)
-    ]
-    router = jax.random.normal(of_router, (WIDTH, EXPERTS)) / WIDTH**0.5
+    router, kernels = tree.router_and_kernels()
 
     def function(params: Any, x: jax.Array) -> jax.Array:
         router, kernels = params
         gate = functools.partial(_times, router)
         return layer._sparse_moe_call(x, gate, *kernels, act_fn=jax.nn.silu)[0]
 
-    given = [(prefer_first(router, preference), kernels) for preference in PREFERENCES]
-    return Layer(function, given, tokens())
+    given = [(tree.prefer_first(router, preference), kernels) for preference in tree.PREFERENCES]
+    return tree.Layer(function, given, tree.tokens())
 
 
 EDITS = [
@@ -109,7 +103,7 @@ EDITS = [
     ),
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="easydel.layers.moe._moe_module",
         build=build,
         exchanges=2,

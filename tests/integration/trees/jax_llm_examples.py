@@ -5,21 +5,21 @@ from types import ModuleType
 
 import jax
 import jax.numpy as jnp
+import tree
 from edits import Edit
-from tree import EXPERTS, INNER, PREFERENCES, TOP_K, WIDTH, Case, Layer, prefer_first, tokens
 
 WITHIN = "moe_block"
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     mesh = jax.make_mesh(
         (1, 2, 4), ("x", "y", "z"), axis_types=(jax.sharding.AxisType.Explicit,) * 3
     )
     config = module.Config(
-        embed=WIDTH,
-        moe_ffw_size=INNER,
-        moe_experts_per_tok=TOP_K,
-        moe_num_experts=EXPERTS,
+        embed=tree.WIDTH,
+        moe_ffw_size=tree.INNER,
+        moe_experts_per_tok=tree.TOP_K,
+        moe_num_experts=tree.EXPERTS,
         dtype=jnp.float32,
         mesh=mesh,
         # These are of other layers.
@@ -34,13 +34,13 @@ def build(module: ModuleType) -> Layer:
     with jax.set_mesh(mesh):
         params = module.MoELayer.init(jax.random.key(0), config)
         given = [
-            dataclasses.replace(params, w_router=prefer_first(params.w_router, preference))
-            for preference in PREFERENCES
+            dataclasses.replace(params, w_router=tree.prefer_first(params.w_router, preference))
+            for preference in tree.PREFERENCES
         ]
-    return Layer(
+    return tree.Layer(
         lambda params, x: module.moe_block(x, params, config),
         given,
-        tokens(),
+        tree.tokens(),
         lambda: jax.set_mesh(mesh),
     )
 
@@ -64,7 +64,7 @@ EDITS = [
     ),
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="qwen3_jax.model",
         folder="qwen3",
         build=build,

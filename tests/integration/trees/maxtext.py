@@ -11,25 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import tree
 from edits import Edit
-from tree import (
-    DEVICES,
-    EXPERTS,
-    INNER,
-    PREFERENCES,
-    TOP_K,
-    WIDTH,
-    Case,
-    Layer,
-    prefer_first,
-    some_groups,
-    tokens,
-)
 
 WITHIN = "RoutedMoE.sparse_matmul._moe_body"
 
 
-def build(module: ModuleType, **options: Any) -> Layer:
+def build(module: ModuleType, **options: Any) -> tree.Layer:
     from flax import linen, nnx
     from maxtext.configs import pyconfig
     from maxtext.layers import initializers
@@ -39,12 +27,12 @@ def build(module: ModuleType, **options: Any) -> Layer:
     config = pyconfig.initialize(
         [None, str(Path(paths.MAXTEXT_CONFIGS_DIR) / "base.yml")],
         sparse_matmul=True,
-        ici_expert_parallelism=DEVICES,
-        num_experts=EXPERTS,
-        num_experts_per_tok=TOP_K,
-        base_emb_dim=WIDTH,
-        base_mlp_dim=INNER,
-        base_moe_mlp_dim=INNER,
+        ici_expert_parallelism=tree.DEVICES,
+        num_experts=tree.EXPERTS,
+        num_experts_per_tok=tree.TOP_K,
+        base_emb_dim=tree.WIDTH,
+        base_mlp_dim=tree.INNER,
+        base_moe_mlp_dim=tree.INNER,
         dtype="float32",
         hardware="cpu",
         skip_jax_distributed_system=True,
@@ -67,10 +55,10 @@ def build(module: ModuleType, **options: Any) -> Layer:
     )
     definition, params, rest = nnx.split(routed, nnx.Param, ...)
     given = []
-    for preference in PREFERENCES:
+    for preference in tree.PREFERENCES:
         preferring = jax.tree.map(lambda leaf: leaf, params)
         router: Any = preferring["gate"]["kernel"]
-        router[...] = prefer_first(router[...], preference)
+        router[...] = tree.prefer_first(router[...], preference)
         given.append(preferring)
 
     def scope() -> Any:
@@ -79,8 +67,8 @@ def build(module: ModuleType, **options: Any) -> Layer:
         stack.enter_context(linen.logical_axis_rules(config.logical_axis_rules))
         return stack
 
-    return Layer(
-        lambda params, x: nnx.merge(definition, params, rest)(x)[0], given, tokens(), scope
+    return tree.Layer(
+        lambda params, x: nnx.merge(definition, params, rest)(x)[0], given, tree.tokens(), scope
     )
 
 
@@ -105,7 +93,7 @@ EDITS = [
     ),
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="maxtext.layers.moe",
         folder="src",
         build=build,
@@ -113,7 +101,7 @@ CASES = [
         absent=("grain", "maxtext.common.checkpointing", "tokamax", "transformers"),
         edits=EDITS,
         options={"use_ring_of_experts": ring, "megablox": ring},
-        replaced={"mblx": types.SimpleNamespace(gmm=some_groups)},
+        replaced={"mblx": types.SimpleNamespace(gmm=tree.some_groups)},
     )
     for ring, exchanges in [(False, 4), (True, 0)]
 ]

@@ -8,48 +8,39 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import tree
 from edits import Edit
-from tree import (
-    EXPERTS,
-    INNER,
-    PREFERENCES,
-    TOP_K,
-    WIDTH,
-    Case,
-    Layer,
-    prefer_first,
-    some_groups,
-    tokens,
-)
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     from flax import nnx
 
     explicit = (jax.sharding.AxisType.Explicit,) * 2
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=explicit)
     with jax.set_mesh(mesh):
         layer = module.EPMoE(
-            hidden_size=WIDTH,
-            num_experts=EXPERTS,
-            num_experts_per_tok=TOP_K,
+            hidden_size=tree.WIDTH,
+            num_experts=tree.EXPERTS,
+            num_experts_per_tok=tree.TOP_K,
             ep_size=4,
             mesh=mesh,
-            intermediate_dim=INNER,
+            intermediate_dim=tree.INNER,
             weight_dtype=jnp.float32,
             dtype=jnp.float32,
         )
         definition, experts = nnx.split(layer)
-        router = jax.random.normal(jax.random.key(4), (WIDTH, EXPERTS)) / WIDTH**0.5
-        given = [(prefer_first(router, preference), experts) for preference in PREFERENCES]
+        router = jax.random.normal(jax.random.key(4), (tree.WIDTH, tree.EXPERTS)) / tree.WIDTH**0.5
+        given = [
+            (tree.prefer_first(router, preference), experts) for preference in tree.PREFERENCES
+        ]
 
     def function(params: Any, x: jax.Array) -> jax.Array:
         router, experts = params
-        rows = x.reshape(-1, WIDTH)
-        weights, ids = jax.lax.top_k(jax.nn.softmax(rows @ router), TOP_K)
+        rows = x.reshape(-1, tree.WIDTH)
+        weights, ids = jax.lax.top_k(jax.nn.softmax(rows @ router), tree.TOP_K)
         return nnx.merge(definition, experts)(rows, weights, ids).reshape(x.shape)
 
-    return Layer(function, given, tokens(), lambda: jax.set_mesh(mesh))
+    return tree.Layer(function, given, tree.tokens(), lambda: jax.set_mesh(mesh))
 
 
 EDITS = [
@@ -75,7 +66,7 @@ EDITS = [
     Edit("EPMoE._forward", "if self.ep_size > 1", "if self.ep_size > 1", ""),
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="sgl_jax.srt.layers.moe",
         folder="python",
         build=build,
@@ -88,7 +79,7 @@ CASES = [
             "sgl_jax.srt.utils.quantization",
             "sgl_jax.srt.utils.weight_utils",
         ),
-        replaced={"get_global_expert_location_metadata": lambda: None, "gmm": some_groups},
+        replaced={"get_global_expert_location_metadata": lambda: None, "gmm": tree.some_groups},
         edits=EDITS,
     )
 ]

@@ -4,24 +4,13 @@ import types
 from types import ModuleType
 
 import jax
+import tree
 from edits import Edit
-from tree import (
-    DEVICES,
-    EXPERTS,
-    INNER,
-    PREFERENCES,
-    TOP_K,
-    WIDTH,
-    Case,
-    Layer,
-    prefer_first,
-    tokens,
-)
 
 WITHIN = "MoEFeedForward._apply_sparse_moe.moe_ffn"
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     shardings = types.SimpleNamespace(
         activation_partition=("data", None, None),
         ffn0_partition=("data", None, None),
@@ -29,24 +18,27 @@ def build(module: ModuleType) -> Layer:
         mesh_axis_names=("data",),
     )
     layer = module.MoEFeedForward(
-        model_dim=WIDTH,
-        expand_factor=INNER // WIDTH,
+        model_dim=tree.WIDTH,
+        expand_factor=tree.INNER // tree.WIDTH,
         sharding_config=shardings,
         use_gated_activation_in_ffn=True,
         activation_dtype="float32",
         ffn_use_bias=False,
-        num_experts=EXPERTS,
-        num_experts_per_token=TOP_K,
+        num_experts=tree.EXPERTS,
+        num_experts_per_token=tree.TOP_K,
     )
-    mesh = jax.make_mesh((DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((tree.DEVICES,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
         params = module.get_raw_arrays(layer.init(jax.random.key(0)))
     given = []
-    for preference in PREFERENCES:
-        router = {"w": prefer_first(params["router"]["w"], preference)}
+    for preference in tree.PREFERENCES:
+        router = {"w": tree.prefer_first(params["router"]["w"], preference)}
         given.append(params | {"router": router})
-    return Layer(
-        lambda params, x: layer.apply(params, x)[0], given, tokens(), lambda: jax.set_mesh(mesh)
+    return tree.Layer(
+        lambda params, x: layer.apply(params, x)[0],
+        given,
+        tree.tokens(),
+        lambda: jax.set_mesh(mesh),
     )
 
 
@@ -78,7 +70,7 @@ EDITS = [
     ),
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="simply.model_lib",
         build=build,
         exchanges=4,

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import tree
 from edits import Edit
-from tree import EXPERTS, INNER, PREFERENCES, TOP_K, WIDTH, Case, Layer, prefer_first, tokens
 
 
 @jax.tree_util.register_static
@@ -24,30 +24,24 @@ def gmm(rows: jax.Array, kernel: jax.Array, group_sizes: jax.Array, *_: Any) -> 
     return jax.lax.ragged_dot(rows, kernel, group_sizes)
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
-    keys = jax.random.split(jax.random.key(0), 4)
-    shapes = (EXPERTS, WIDTH, INNER), (EXPERTS, WIDTH, INNER), (EXPERTS, INNER, WIDTH)
-    kernels = tuple(
-        jax.random.normal(key, shape) / shape[1] ** 0.5
-        for key, shape in zip(keys, shapes, strict=False)
-    )
-    router = jax.random.normal(keys[3], (WIDTH, EXPERTS)) / WIDTH**0.5
+    router, kernels = tree.router_and_kernels()
 
     def function(params: Any, x: jax.Array) -> jax.Array:
         router, kernels = params
-        rows = x.reshape(-1, WIDTH)
-        chosen = jax.lax.top_k(jax.nn.softmax(rows @ router), TOP_K)
+        rows = x.reshape(-1, tree.WIDTH)
+        chosen = jax.lax.top_k(jax.nn.softmax(rows @ router), tree.TOP_K)
         names = "kernel_gating_EDF", "kernel_up_proj_EDF", "kernel_down_proj_EFD"
         held = [types.SimpleNamespace(value=kernel) for kernel in kernels]
         settings = Settings(
             **dict(zip(names, held, strict=True)),
-            num_experts_per_tok=TOP_K,
-            num_local_experts=EXPERTS,
+            num_experts_per_tok=tree.TOP_K,
+            num_local_experts=tree.EXPERTS,
             num_expert_parallelism=8,
             expert_axis_name="model",
             is_batch_sharded_by_expert=False,
-            hidden_size=WIDTH,
+            hidden_size=tree.WIDTH,
             hidden_act="silu",
             activation_ffw_td=(None, None),
             edf_sharding=("model", None, None),
@@ -60,8 +54,8 @@ def build(module: ModuleType) -> Layer:
         result = module.sparse_moe_func(module.UnfusedMoEWeights(), rows, chosen, settings, mesh)
         return result.reshape(x.shape)
 
-    given = [(prefer_first(router, preference), kernels) for preference in PREFERENCES]
-    return Layer(function, given, tokens())
+    given = [(tree.prefer_first(router, preference), kernels) for preference in tree.PREFERENCES]
+    return tree.Layer(function, given, tree.tokens())
 
 
 EDITS = [
@@ -79,7 +73,7 @@ EDITS = [
     )
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="tpu_inference.layers.jax.moe.sparse_moe",
         build=build,
         exchanges=2,

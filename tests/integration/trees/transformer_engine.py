@@ -8,19 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import tree
 from edits import Edit
-from tree import (
-    DEVICES,
-    EXPERTS,
-    INNER,
-    PREFERENCES,
-    TOP_K,
-    WIDTH,
-    Case,
-    Layer,
-    prefer_first,
-    tokens,
-)
 
 
 def sort_chunks(rows: jax.Array, sizes: jax.Array, order: jax.Array) -> tuple[jax.Array, None]:
@@ -34,43 +23,37 @@ def sort_chunks(rows: jax.Array, sizes: jax.Array, order: jax.Array) -> tuple[ja
 
 def block(permutation: Any, x: Any, ids: Any, weights: Any, params: Any) -> jax.Array:
     shard, (gate, up, down) = jax.lax.axis_index("ep"), params
-    rows, state, sizes = permutation.pure_jax_token_dispatch(x, ids, EXPERTS, TOP_K)
+    rows, state, sizes = permutation.pure_jax_token_dispatch(x, ids, tree.EXPERTS, tree.TOP_K)
     every = jax.lax.all_gather(sizes, "ep")
-    there = permutation.compute_ragged_all_to_all_params(every, shard, DEVICES)
-    back = permutation.compute_reverse_ragged_all_to_all_params(every, shard, DEVICES)
-    room = jnp.zeros((DEVICES * len(rows), WIDTH), rows.dtype)
+    there = permutation.compute_ragged_all_to_all_params(every, shard, tree.DEVICES)
+    back = permutation.compute_reverse_ragged_all_to_all_params(every, shard, tree.DEVICES)
+    room = jnp.zeros((tree.DEVICES * len(rows), tree.WIDTH), rows.dtype)
     sent = jax.lax.ragged_all_to_all(rows, room, *there, axis_name="ep")
-    sent, sizes, chunks = permutation.local_permute_after_a2a(sent, every, shard, DEVICES)
+    sent, sizes, chunks = permutation.local_permute_after_a2a(sent, every, shard, tree.DEVICES)
     hidden = jax.nn.silu(jax.lax.ragged_dot(sent, gate, sizes))
     sent = jax.lax.ragged_dot(hidden * jax.lax.ragged_dot(sent, up, sizes), down, sizes)
     sent = permutation.local_unpermute_before_a2a(sent, chunks)
     rows = jax.lax.ragged_all_to_all(sent, jnp.zeros_like(rows), *back, axis_name="ep")
-    return permutation.pure_jax_token_combine(rows, state, weights, TOP_K, *x.shape[:2])
+    return permutation.pure_jax_token_combine(rows, state, weights, tree.TOP_K, *x.shape[:2])
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     from transformer_engine.jax import permutation
 
     permutation.sort_chunks_by_index = sort_chunks
-    mesh = jax.make_mesh((DEVICES,), ("ep",), axis_types=(jax.sharding.AxisType.Auto,))
-    *keys, of_router = jax.random.split(jax.random.key(0), 4)
-    shapes = (EXPERTS, WIDTH, INNER), (EXPERTS, WIDTH, INNER), (EXPERTS, INNER, WIDTH)
-    experts = [
-        jax.random.normal(key, shape) / shape[1] ** 0.5
-        for key, shape in zip(keys, shapes, strict=True)
-    ]
-    router = jax.random.normal(of_router, (WIDTH, EXPERTS)) / WIDTH**0.5
+    mesh = jax.make_mesh((tree.DEVICES,), ("ep",), axis_types=(jax.sharding.AxisType.Auto,))
+    router, experts = tree.router_and_kernels()
 
     def on_device(x: jax.Array, router: jax.Array, experts: Any) -> jax.Array:
-        weights, ids = jax.lax.top_k(jax.nn.softmax(x @ router), TOP_K)
+        weights, ids = jax.lax.top_k(jax.nn.softmax(x @ router), tree.TOP_K)
         return module.block(permutation, x, ids, weights, experts)
 
     spread = jax.P("ep")
     mapped = jax.shard_map(
         on_device, check_vma=False, mesh=mesh, in_specs=(spread, jax.P(), spread), out_specs=spread
     )
-    given = [(prefer_first(router, preference), experts) for preference in PREFERENCES]
-    return Layer(lambda params, x: mapped(x, *params), given, tokens())
+    given = [(tree.prefer_first(router, preference), experts) for preference in tree.PREFERENCES]
+    return tree.Layer(lambda params, x: mapped(x, *params), given, tree.tokens())
 
 
 EDITS = [
@@ -86,7 +69,7 @@ EDITS = [
     )
 ]
 CASES = [
-    Case(
+    tree.Case(
         module=__name__,
         build=build,
         exchanges=4,

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import tree
 from edits import Edit
-from tree import EXPERTS, INNER, PREFERENCES, TOP_K, WIDTH, Case, Layer, prefer_first, tokens
 
 WITHIN = "MoELayer.__call__.sharded_megablox_moe"
 
@@ -34,14 +34,14 @@ def gmm(
     return jax.lax.ragged_dot(lhs, rhs, group_sizes, **options)
 
 
-def build(module: ModuleType) -> Layer:
+def build(module: ModuleType) -> tree.Layer:
     from flax import nnx
 
     config = module.ModelConfig(
-        num_experts=EXPERTS,
-        num_experts_per_tok=TOP_K,
-        embed_dim=WIDTH,
-        hidden_dim=INNER,
+        num_experts=tree.EXPERTS,
+        num_experts_per_tok=tree.TOP_K,
+        embed_dim=tree.WIDTH,
+        hidden_dim=tree.INNER,
         # These are of other layers.
         num_layers=1,
         vocab_size=1,
@@ -53,12 +53,14 @@ def build(module: ModuleType) -> Layer:
     )
     mesh = jax.make_mesh((4, 2), ("fsdp", "tp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     given = []
-    for preference in PREFERENCES:
+    for preference in tree.PREFERENCES:
         definition, params = nnx.split(module.MoELayer(config, rngs=nnx.Rngs(0)))
         router: Any = params["router"]["kernel"]
-        router[...] = prefer_first(router[...], preference)
+        router[...] = tree.prefer_first(router[...], preference)
         given.append(params)
-    return Layer(lambda params, x: nnx.merge(definition, params)(x), given, tokens(), lambda: mesh)
+    return tree.Layer(
+        lambda params, x: nnx.merge(definition, params)(x), given, tree.tokens(), lambda: mesh
+    )
 
 
 EDITS = [
@@ -74,7 +76,7 @@ EDITS = [
     )
 ]
 CASES = [
-    Case(
+    tree.Case(
         module="tunix.models.qwen3.model",
         build=build,
         exchanges=4,
