@@ -85,7 +85,8 @@ void Begin(const Buffers& buffers, ExchangeSite* state, int64_t run_id, Completi
     begun();
   };
   Turns::Token token = 0;
-  if (DecodeToken(buffers[Operand::kToken], &token) && Turns::Get().Take(token, {state->site->channel, where, PatienceOf(*state->site), run})) {
+  if (DecodeToken(buffers[Operand::kToken], &token) &&
+      Turns::Get().Take(token, {state->site->channel, where, PatienceOf(*state->site), run})) {
     return;
   }
   exchange.FailGroup(run_id, where, Status::Invalid("its token is of no start"), std::move(done));

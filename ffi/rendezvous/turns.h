@@ -21,9 +21,9 @@ namespace fastjax {
 // Numbers count from a random one, so that no other array has them. A turn that has begun, or that is no more, is known
 // to nobody: a number that is not found is that of one that has begun.
 //
-// XLA may call an exchange only once a later one has ended: what joins the two is the token, which exists before either.
-// So an exchange waits for an earlier one that has not been called for a limited time, and in this process never again
-// for one that the same call site starts: the order saves time, and nothing depends on it.
+// XLA may call an exchange only once a later one has ended: what joins the two is the token, which exists before
+// either. So an exchange waits for an earlier one that has not been called for a limited time, and in this process
+// never again for one that the same call site starts: the order saves time, and nothing depends on it.
 //
 // Thread-safe. Nothing is called with the lock.
 class Turns final : public Expirable {
@@ -34,7 +34,7 @@ class Turns final : public Expirable {
   struct Begin {
     int64_t channel = 0;
     int32_t partition = 0;
-    std::chrono::milliseconds patience{0};  // with earlier ones that have not been called
+    std::chrono::milliseconds patience{0};                        // with earlier ones that have not been called
     std::function<void(const std::function<void()>& begun)> run;  // calls `begun` once the device has arrived
   };
 
@@ -45,8 +45,8 @@ class Turns final : public Expirable {
 
   // Makes a turn after those of `earlier`, where other numbers may be too. `owner` numbers the call site.
   Token Add(const void* owner, const std::vector<Token>& earlier);
-  // Begins the exchange of a turn once all earlier ones have begun, or are waited for no more. False if there is no such turn, or it has been
-  // taken.
+  // Begins the exchange of a turn once all earlier ones have begun, or are waited for no more. False if there is no
+  // such turn, or it has been taken.
   bool Take(Token token, Begin begin);
   // Forgets the turns that a call site made: an executable is no more.
   void Forget(const void* owner);

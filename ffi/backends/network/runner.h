@@ -27,10 +27,10 @@ class Runner final : public Listener {
   // wait at their sender until the receiver asks for them (docs/design/network.md).
   static constexpr int32_t kWindow = 4;
 
-  // `exchange_tag` makes the upper 48 bits of the first tags. Runners of a lower `order` go first. `done` is called exactly
-  // once, on the transport's thread, from within no call of the runner's, when nothing reads or writes the schedule's
-  // memory any more; the runner may then be started again or destroyed. A request that fails is reported with the peer,
-  // the stage and the direction.
+  // `exchange_tag` makes the upper 48 bits of the first tags. Runners of a lower `order` go first. `done` is called
+  // exactly once, on the transport's thread, from within no call of the runner's, when nothing reads or writes the
+  // schedule's memory any more; the runner may then be started again or destroyed. A request that fails is reported
+  // with the peer, the stage and the direction.
   void Start(Transport* transport, const CallSite* site, int32_t group, MessageSchedule* schedule,
              uint64_t exchange_tag, int64_t order, std::function<void(Status)> done);
 
