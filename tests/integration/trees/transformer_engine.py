@@ -63,7 +63,7 @@ EDITS = [
         "return",
         """
         expert = lambda rows, w: (jax.nn.silu(rows @ w[0]) * (rows @ w[1])) @ w[2]
-        return moe.layer(x, ids, weights, params, expert_fn=expert, num_experts=EXPERTS,
+        return moe.layer(x, ids, weights, params, expert_fn=expert, num_experts=tree.EXPERTS,
                          axis_name="ep")
         """,
     )
