@@ -116,8 +116,8 @@ XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handl
 }
 
 template <typename Site, XLA_FFI_Handler* instantiate, XLA_FFI_Handler* execute>
-Bundle BundleOf() {
-  return {[](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, instantiate); },
+Handlers HandlersOf(const CustomCall& call) {
+  return {call.target, [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, instantiate); },
           [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, execute); }};
 }
 

@@ -56,6 +56,6 @@ XLA_FFI_DEFINE_HANDLER(
 
 }  // namespace
 
-XLA_FFI_Error* EmulatedDoneExecute(XLA_FFI_CallFrame* frame) { return kDone(frame); }
+XLA_FFI_Error* EmulatedDone(XLA_FFI_CallFrame* frame) { return kDone(frame); }
 
 }  // namespace fastjax::handlers

@@ -25,11 +25,6 @@ struct EmulatedRun {
   std::vector<std::unique_ptr<std::byte[]>> memory;
   std::unique_ptr<typename Site::Call> call;
   ffi::Promise promise;
-
-  std::byte* Allocate(size_t bytes) {
-    memory.push_back(std::make_unique<std::byte[]>(bytes));
-    return memory.back().get();
-  }
 };
 
 template <typename Site>
@@ -37,7 +32,9 @@ ffi::Future RunEmulated(Site* state, ffi::RunId run, int32_t ordinal, const Buff
   auto running = std::make_shared<EmulatedRun<Site>>();
   gpu::Caller caller;
   Status loaded = FindEmulatedCaller(state->gpu.get(), ordinal, &caller);
-  caller.allocate = [raw = running.get()](size_t bytes) { return raw->Allocate(bytes); };
+  caller.allocate = [memory = &running->memory](size_t bytes) {
+    return memory->emplace_back(std::make_unique<std::byte[]>(bytes)).get();
+  };
   running->call = std::make_unique<typename Site::Call>(state, caller, ordinal);
   if (loaded.ok()) loaded = Guarded([&] { return running->call->Load(buffers); });
   ffi::Future future(running->promise);

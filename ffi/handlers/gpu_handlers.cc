@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "backends/gpu/device/driver_library.h"
 #include "handlers/decode.h"
@@ -46,7 +47,7 @@ ffi::Error Execute(Site* state, ffi::RunId run, void* stream, ffi::ScratchAlloca
     constexpr size_t kAlignment = 16;  // the largest that XLA accepts; its allocator aligns by 256
     return static_cast<std::byte*>(scratch.Allocate(bytes, kAlignment).value_or(nullptr));
   };
-  typename Site::Call call(state, Caller(stream, device, allocate), ordinal);
+  typename Site::Call call(state, Caller{stream, device, allocate}, ordinal);
   if (status.ok()) status = Guarded([&] { return call.Load(*buffers); });
   status = Wait([&](const Completion& done) { call.Start(run.run_id, status, done); });
   if (!status.ok()) state->gpu->DropFlights(device, run.run_id);
@@ -72,7 +73,7 @@ ffi::Error Done(void* stream, int32_t ordinal, ffi::AnyBuffer rows, ffi::Remaini
   gpu::Gpu* const gpu = opened->get();
   int32_t device = 0;
   Status status = FindDevice(*gpu, ordinal, &device);
-  if (status.ok()) status = PassRows(gpu, Caller(stream, device), rows, kept, *result);
+  if (status.ok()) status = PassRows(gpu, Caller{stream, device}, rows, kept, *result);
   return ToError(status);
 }
 
@@ -124,10 +125,14 @@ XLA_FFI_DEFINE_HANDLER(kRocmAfter, After<kRocm>, BindPass());
 
 }  // namespace
 
-Bundle GpuPlan() { return BundleOf<GpuPlanSite, kInstantiatePlan, kExecutePlan>(); }
-Bundle GpuExchange() { return BundleOf<GpuExchangeSite, kInstantiateExchange, kExecuteExchange>(); }
-
-XLA_FFI_Handler* GpuDone(std::string_view platform) { return platform == kCuda ? kCudaDone : kRocmDone; }
-XLA_FFI_Handler* GpuAfter(std::string_view platform) { return platform == kCuda ? kCudaAfter : kRocmAfter; }
+std::vector<Handlers> GpuHandlers(std::string_view platform) {
+  const Contract& contract = GetContract();
+  const bool cuda = platform == kCuda;
+  return {HandlersOf<GpuPlanSite, kInstantiatePlan, kExecutePlan>(contract.plan),
+          HandlersOf<GpuExchangeSite, kInstantiateExchange, kExecuteExchange>(contract.exchange),
+          {contract.done.target, nullptr, cuda ? kCudaDone : kRocmDone},
+          {contract.after.target, nullptr, cuda ? kCudaAfter : kRocmAfter},
+          {contract.empty.target, nullptr, Empty}};
+}
 
 }  // namespace fastjax::handlers

@@ -177,7 +177,7 @@ XLA_FFI_DEFINE_HANDLER(kExecuteDeal, ExecuteDeal, ExecuteBinding());
 
 }  // namespace
 
-Bundle Level() { return BundleOf<LevellingSite, kInstantiateLevel, kExecuteLevel>(); }
-Bundle Deal() { return BundleOf<LevellingSite, kInstantiateDeal, kExecuteDeal>(); }
+Handlers LevelHandlers() { return HandlersOf<LevellingSite, kInstantiateLevel, kExecuteLevel>(GetContract().level); }
+Handlers DealHandlers() { return HandlersOf<LevellingSite, kInstantiateDeal, kExecuteDeal>(GetContract().deal); }
 
 }  // namespace fastjax::handlers

@@ -20,6 +20,7 @@
 #include "planner/schedule.h"
 #include "planner/table.h"
 #include "python/parts.h"
+#include "rendezvous/turns.h"
 #include "runtime/copy_pool.h"
 #include "runtime/plan_cache.h"
 #include "xla/ffi/api/c_api.h"
@@ -172,37 +173,16 @@ nb::tuple LevelExperts(const Words& rows, int32_t servers, int32_t devices, int3
   return nb::make_tuple(ToNumpy(slots), ToNumpy(levelled));
 }
 
-nb::capsule Handler(XLA_FFI_Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); }
-
-nb::dict ToDict(const handlers::Bundle& bundle) {
-  nb::dict stages;
-  stages["instantiate"] = Handler(bundle.instantiate);
-  stages["execute"] = Handler(bundle.execute);
-  return stages;
-}
-
-nb::dict Registrations(bool emulates) {
-  const handlers::Contract& contract = handlers::GetContract();
+// As jax.ffi registers them.
+nb::dict ToDict(const std::vector<handlers::Handlers>& all) {
+  const auto capsule = [](XLA_FFI_Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); };
   nb::dict targets;
-  targets[contract.plan.target] = ToDict(emulates ? handlers::EmulatedPlan() : handlers::Plan());
-  targets[contract.exchange.target] = ToDict(emulates ? handlers::EmulatedExchange() : handlers::Exchange());
-  targets[contract.start.target] = ToDict(handlers::Start());
-  targets[contract.level.target] = ToDict(handlers::Level());
-  targets[contract.deal.target] = ToDict(handlers::Deal());
-  targets[contract.done.target] = Handler(emulates ? handlers::EmulatedDoneExecute : handlers::DoneExecute);
-  targets[contract.after.target] = Handler(handlers::AfterExecute);
-  targets[contract.empty.target] = Handler(handlers::EmptyExecute);
-  return targets;
-}
-
-nb::dict GpuRegistrations(const std::string& platform) {
-  const handlers::Contract& contract = handlers::GetContract();
-  nb::dict targets;
-  targets[contract.plan.target] = ToDict(handlers::GpuPlan());
-  targets[contract.exchange.target] = ToDict(handlers::GpuExchange());
-  targets[contract.done.target] = Handler(handlers::GpuDone(platform));
-  targets[contract.after.target] = Handler(handlers::GpuAfter(platform));
-  targets[contract.empty.target] = Handler(handlers::EmptyExecute);
+  for (const handlers::Handlers& own : all) {
+    nb::dict stages;
+    if (own.instantiate != nullptr) stages["instantiate"] = capsule(own.instantiate);
+    stages["execute"] = capsule(own.execute);
+    targets[own.target] = stages;
+  }
   return targets;
 }
 
@@ -228,14 +208,18 @@ nb::dict DeclaredCalls() {
 NB_MODULE(_core, m) {
   m.doc() = "fastjax's planner and its handlers for XLA.";
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
-  m.def("registrations", &Registrations, nb::arg("emulates"),
-        "The CPU handlers, by custom-call target, as jax.ffi registers them; of devices that emulate GPUs, or not.");
-  m.def("gpu_registrations", &GpuRegistrations, nb::arg("platform"), "The handlers of CUDA or of ROCm programs.");
+  m.def(
+      "registrations", [](bool emulates) { return ToDict(handlers::CpuHandlers(emulates)); }, nb::arg("emulates"),
+      "The CPU handlers, by custom-call target, as jax.ffi registers them; of devices that emulate GPUs, or not.");
+  m.def(
+      "gpu_registrations", [](const std::string& platform) { return ToDict(handlers::GpuHandlers(platform)); },
+      nb::arg("platform"), "The handlers of CUDA or of ROCm programs.");
   m.def("declared_calls", &DeclaredCalls,
         "By target: (name, needed) of the operands that handlers find, (name, kind, optional) of the attributes, and "
         "the place of the operand whose memory the result takes, or -1.");
-  m.def("record_of_turns", &handlers::TakeRecordOfTurns,
-        "For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.");
+  m.def(
+      "record_of_turns", [] { return Turns::Get().TakeRecord(); },
+      "For tests: (channel, partition) of exchanges that have begun, in order, where FASTJAX_DELAY_STARTS is set.");
   python::RegisterGpu(&m);
   m.def("level_experts", &LevelExperts, nb::arg("rows"), nb::arg("servers"), nb::arg("devices"), nb::arg("copies"),
         nb::arg("cost_rows"), "The expert of each slot of each device, and the rows of each group of each device.");
