@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "backends/registry.h"
-#include "exchange/counts.h"
 #include "handlers/decode.h"
 #include "planner/table.h"
+#include "rendezvous/counts.h"
 #include "runtime/process_state.h"
 
 namespace fastjax::handlers {
@@ -270,18 +270,14 @@ void GpuPlanCall::Start(int64_t run_id, const Status& loaded, Completion done) {
 }
 
 Status GpuPlanCall::PlanForAll() {
-  std::vector<CountsArgs> args(static_cast<size_t>(state_.site->group_size));
+  const CallSite& site = *state_.site;
+  std::vector<CountsArgs> args(static_cast<size_t>(site.group_size));
+  args[site.position_at[state_.rank]] = args_;
   for (size_t rank = 0; rank < args.size(); ++rank) {
     args[rank].send_sizes = OfRank(static_cast<int32_t>(rank), args_.send_sizes);
   }
-  std::vector<int64_t> traffic;
-  std::vector<int64_t> scratch;
-  if (Status status = SumCounts(*state_.site, 0, args, &traffic, &scratch); !status.ok()) return status;
-  bool made = false;
-  Status written;
-  const auto write = [&](planner::Planner* plan) { written = WriteTable(state_.rank, args_, plan); };
-  if (Status status = state_.plan(traffic.data(), write, &made); !status.ok()) return status;
-  return written.ok() ? TakeTable() : written;
+  Launch unrecorded;
+  return CountsWork().Do(site, 0, args, {state_.rank}, state_.plan, &unrecorded);
 }
 
 // From any thread.

@@ -1,5 +1,5 @@
-// Where devices meet: in any order, on any threads, in several groups and launches at once; and what becomes of those
-// that wait for a device that never comes.
+// Where devices meet: in any order, on any threads, in several groups and launches at once; what becomes of those that
+// wait for a device that never comes; and what is said of counts that cannot be right.
 #include "rendezvous/rendezvous.h"
 
 #include <unistd.h>
@@ -15,10 +15,12 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "exchange/call_site.h"
 #include "exchange/status.h"
+#include "rendezvous/counts.h"
 #include "rendezvous_rig.h"
 #include "runtime/completer.h"
 #include "support/check.h"
@@ -404,6 +406,51 @@ TEST(TasksAreDestroyedFreely) {
   }
   outcomes.WaitAll();
   CHECK(outcomes.all_ok());
+}
+
+// What is said of counts that are the same on all of two devices but the last.
+std::string Counted(int64_t experts, const std::vector<int64_t>& last) {
+  const auto site = MakeSite(1, 2);
+  site->experts = experts;
+  const std::vector<int64_t> fine(last.size(), 1);
+  const auto view = [](const std::vector<int64_t>& sizes) {
+    return CountsArgs{{sizes.data(), static_cast<int64_t>(sizes.size()), IntKind::kS64}};
+  };
+  const auto plan = [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); };
+  Launch launch;
+  const Status status = CountsWork().Do(*site, 0, {view(fine), view(last)}, {}, plan, &launch);
+  CHECK(status.code == (status.message.empty() ? Code::kOk : Code::kInvalidArgument));
+  return status.message;
+}
+
+TEST(RefusedCounts) {
+  CHECK_EQ(Counted(0, {1, 1, -3, 1}),
+           "exchange over axis 'x' (channel 7): on device 1, send_sizes[2] = -3; a size must be 0 or more.");
+  // Blocks that no table can hold: a planner could not even add them up.
+  constexpr int64_t kLimit = INT32_MAX;
+  CHECK_EQ(Counted(0, {0, kLimit, 1, kLimit - 1}), "");
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1, 1, INT64_MAX, INT64_MAX},
+                                            {INT64_MAX, 0, 1, 1},
+                                            {0, kLimit + 1, 1, 1},
+                                            {1, kLimit, 1, 1}}) {
+    CHECK_EQ(Counted(0, sizes),
+             "exchange over axis 'x' (channel 7): a device sends 2^31 rows or more to another; split the exchange.");
+  }
+  CHECK_EQ(Counted(0, {}), "");
+}
+
+// Send sizes of an MoE layer that name an expert there is not.
+TEST(RefusedExperts) {
+  constexpr int64_t negative = int64_t{1} << 30;
+  for (const auto& [size, expert] : {std::pair<int64_t, const char*>{-8, "8"},
+                                     {-negative - 8, "-8"},
+                                     {-negative + 2, "1073741822"},
+                                     {-negative + 1, "1073741823 or more"},
+                                     {-2 * negative + 1, "-1073741823 or less"}}) {
+    CHECK_EQ(Counted(8, {1, size}), std::string("exchange over axis 'x' (channel 7): on device 1, moe.dispatch was "
+                                                "given the expert ") +
+                                        expert + " in expert_ids; want 0 to 7, or -1 for choices that go nowhere.");
+  }
 }
 
 }  // namespace
