@@ -32,16 +32,12 @@ class GpuExchange final : public Rendezvous<ExchangeArgs> {
   Status Execute(const Session& session) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Launch launch = recorder_.Begin();
-    Status status = Guarded([&] { return PrepareAndLaunch(session, &launch); });
+    bool found_by_all = true;  // there are no other processes
+    Status status = Guarded([&] {
+      return work_.Do(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all, &launch);
+    });
     recorder_.End(launch, status, status.ok() ? work_.summary() : LaunchSummary{});
     return status;
-  }
-
-  Status PrepareAndLaunch(const Session& session, Launch* launch) {
-    bool found_by_all = true;  // there are no other processes
-    Status status =
-        work_.Prepare(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all, launch);
-    return status.ok() ? work_.Launch(site(), session.group()) : status;
   }
 
   const Gpus gpus_;

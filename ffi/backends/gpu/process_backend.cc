@@ -41,12 +41,8 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     // The thread is ours: without a device of its own it would make a context on the first GPU, whoever's that is.
     const int32_t device = CallerOf(args()[site().local(group()).front()])->device;
     const Gpu& gpu = *shared_->gpus.gpu;
-    Status status = gpu.Check(gpu.driver().SetDevice(device), device, "be chosen");
-    if (status.ok()) {
-      status =
-          work_.Prepare(call, group(), args(), shared_->options, site().local_ranks(group()), found_by_all, launch());
-    }
-    return status.ok() ? work_.Launch(call, group()) : status;
+    if (Status status = gpu.Check(gpu.driver().SetDevice(device), device, "be chosen"); !status.ok()) return status;
+    return work_.Do(call, group(), args(), shared_->options, site().local_ranks(group()), found_by_all, launch());
   }
 
   Shared* const shared_;

@@ -37,9 +37,9 @@ void FindServers(int32_t devices_per_server, Layout* layout) {
 
 }  // namespace
 
-Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                     const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
-                     fastjax::Launch* launch) {
+Status Work::Do(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
+                fastjax::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, found_by_all, launch); !status.ok())
     return status;
   GroupTraffic& traffic = prepared_.traffic();
@@ -53,7 +53,8 @@ Status Work::Prepare(const CallSite& site, int32_t group, const std::vector<Exch
     return status;
   }
   const LaunchSchedule::Kind kind = {options.reverse && (options.indexed || overlap), options.indexed};
-  return schedule_.Build(site, args, prepared_.plans(), kind, traffic, layout_);
+  Status built = schedule_.Build(site, args, prepared_.plans(), kind, traffic, layout_);
+  return built.ok() ? Launch(site, group) : built;
 }
 
 // Processes make communicators together, also those that have no messages: what all know decides.

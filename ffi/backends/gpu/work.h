@@ -36,16 +36,14 @@ class Work {
   // Both must outlive it.
   Work(const Gpus& gpus, Channels* channels) : gpus_(gpus), channels_(channels), launcher_(gpus.gpu.get()) {}
 
-  // Checks and plans; `args` by position must stay as they are until Launch. `ranks`: of this process's devices.
-  // `found_by_all` says, of a mistake, whether every process finds the same.
-  Status Prepare(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                 const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
-                 fastjax::Launch* launch);
-  // Puts all of it on the callers' streams.
-  Status Launch(const CallSite& site, int32_t group);
+  // Checks, plans, and puts all of it on the callers' streams. `args` is by position. `ranks`: of this process's
+  // devices. `found_by_all` says, of a mistake, whether every process finds the same.
+  Status Do(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, const ExchangeOptions& options,
+            const std::vector<int32_t>& ranks, bool* found_by_all, fastjax::Launch* launch);
   LaunchSummary summary() const { return prepared_.summary(); }
 
  private:
+  Status Launch(const CallSite& site, int32_t group);
   bool MayHaveMessages(const CallSite& site);
   std::vector<std::unique_lock<std::mutex>> LockDevices();
 

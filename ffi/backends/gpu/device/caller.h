@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <utility>
 
 #include "exchange/backend.h"
 #include "kernels/driver.h"
@@ -14,16 +13,11 @@
 namespace fastjax::gpu {
 
 struct Caller {
-  Caller() = default;
-  Caller(kernels::Stream on, int32_t number, std::function<std::byte*(size_t bytes)> memory = nullptr,
-         bool beside_what_computes = false)
-      : stream(on), device(number), allocate(std::move(memory)), beside(beside_what_computes) {}
-
   kernels::Stream stream = nullptr;  // what the device does before and after, in order
   int32_t device = 0;                // the driver's number of it
   // Memory of the device, for what this call puts on the stream, or has the stream wait for; null if there is none
   // left. May be called from another thread while the caller waits.
-  std::function<std::byte*(size_t bytes)> allocate;
+  std::function<std::byte*(size_t bytes)> allocate = nullptr;
   bool beside = false;  // the device computes something else meanwhile, on another stream
 };
 
