@@ -15,9 +15,6 @@
 namespace fastjax::network {
 namespace {
 
-// Bits of a tag that the runner uses to tell the messages of one exchange apart.
-constexpr int kRunnerBits = 16;
-
 class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
  public:
   ExchangeLaunch(const Site& site, Recorder* recorder, const ExchangeOptions& options)
@@ -86,7 +83,7 @@ class ExchangeLaunch final : public ProcessLaunch<ExchangeArgs> {
     const CallKey& key = process_session().key;
     const LaunchId& id = process_session().launch_id;
     const int64_t words[] = {static_cast<int64_t>(key.call), key.group, id.number, id.counted, id.copy, id.repetition};
-    return site().process_group().transport->KeyedHash(words, sizeof(words)) >> kRunnerBits << kRunnerBits;
+    return site().process_group().transport->KeyedHash(words, sizeof(words)) >> Runner::kTagBits << Runner::kTagBits;
   }
 
   const ExchangeOptions& options_;

@@ -268,11 +268,10 @@ std::string Runner::StageName(const Step& step) const {
 }
 
 void Runner::DropRows(Transport* transport, const CallSite& site, uint64_t exchange_tag) {
-  constexpr uint64_t kMask = ~uint64_t{0xFFFF};
-  constexpr uint64_t kPhases = 4;
+  constexpr uint64_t kMask = ~uint64_t{0} << kTagBits;
   const auto devices = static_cast<uint64_t>(site.group_size);
-  // Groups of more than 2^14 pairs of devices take more than the 16 bits.
-  for (uint64_t at = 0; at < devices * devices * kPhases; at += uint64_t{1} << 16) {
+  // Groups of more than 2^14 pairs of devices take more than these bits.
+  for (uint64_t at = 0; at < devices * devices * kPhases; at += uint64_t{1} << kTagBits) {
     transport->Drop((exchange_tag + at) & kMask, kMask);
   }
 }

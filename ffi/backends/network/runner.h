@@ -26,8 +26,10 @@ class Runner final : public Listener {
   // The most stages that a device may have in flight. A receiver's window is the credit of its senders: large messages
   // wait at their sender until the receiver asks for them (docs/design/network.md).
   static constexpr int32_t kWindow = 4;
+  // The low bits of a tag, which tell the messages of one exchange apart.
+  static constexpr int kTagBits = 16;
 
-  // `exchange_tag` makes the upper 48 bits of the first tags. Runners of a lower `order` go first. `done` is called
+  // `exchange_tag` makes the other bits of the first tags. Runners of a lower `order` go first. `done` is called
   // exactly once, on the transport's thread, from within no call of the runner's, when nothing reads or writes the
   // schedule's memory any more; the runner may then be started again or destroyed. A request that fails is reported
   // with the peer, the stage and the direction.

@@ -76,7 +76,7 @@ class Loop {
  private:
   void Run();
   bool RunTasks();
-  bool NoMoreTasks();
+  bool End();
   void Sleep(std::chrono::milliseconds limit);
 
   int epoll_ = -1;
