@@ -14,7 +14,6 @@
 #include "rendezvous/rendezvous.h"
 #include "runtime/completer.h"
 #include "runtime/fault_points.h"
-#include "runtime/launch_order.h"
 #include "runtime/recorder.h"
 #include "runtime/reused.h"
 

@@ -32,14 +32,16 @@ std::string ManyLaunches(const CallSite& site) {
              : "";
 }
 
-// The counter that Unfinished returns.
-struct UnfinishedDevices {
-  std::atomic<int64_t> count{0};
+struct Counters {
+  std::atomic<int64_t> unfinished{0};
+  std::atomic<int64_t> launches{0};
 };
 
 }  // namespace
 
-std::atomic<int64_t>& Unfinished() { return ProcessState<UnfinishedDevices>().count; }
+std::atomic<int64_t>& Unfinished() { return ProcessState<Counters>().unfinished; }
+
+int64_t NextLaunch() { return ProcessState<Counters>().launches.fetch_add(1, std::memory_order_relaxed); }
 
 std::vector<bool> MembersOf(const CallSite& site, int32_t process) {
   std::vector<bool> members(site.group_of.size(), true);

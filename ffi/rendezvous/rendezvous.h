@@ -39,6 +39,10 @@ constexpr int64_t kLongTimeoutMs = 10'000;
 // counts while the thread that completes it runs the rest of its program.
 std::atomic<int64_t>& Unfinished();
 
+// Called when the devices of this process have met for an exchange or a planning; returns its number, from 0. A launch
+// of a lower number goes first wherever several compete for a NIC or a thread (docs/design/overview.md).
+int64_t NextLaunch();
+
 // Returns, by partition, whether the device is one of this process and so meets here. kAllProcesses: all do.
 std::vector<bool> MembersOf(const CallSite& site, int32_t process);
 
@@ -67,7 +71,8 @@ class Rendezvous : public Operation<Args>,
     int64_t run_id() const { return run_id_; }
     const std::vector<Args>& args() const { return args_; }  // by position
 
-    // Of ranks that one device executes, whose completions wait for nothing: the caller's thread completes all.
+    // Of ranks that one device executes, whose completions wait for nothing: the caller's thread completes all. No
+    // other call site is told of a failure: in place of XLA's run id, such a call has a number that no other call has.
     static constexpr int32_t kAllHere = -2;
     // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
     // completed from a thread of its own, but `here` (a position, kAllHere, or -1: none), which the caller's completes.

@@ -1,7 +1,7 @@
 // Declares places where a test can have this process stop. What the test then does to the process happens there and
 // nowhere else.
 //
-// FASTJAX_FAULT names them, each with the launch of this process (runtime/launch_order.h), from 0: with
+// FASTJAX_FAULT names them, each with the launch of this process (rendezvous/rendezvous.h), from 0: with
 // "met@1,stage 2@3" the process stops once all have met for its second launch, and in its fourth launch before it sends
 // anything of stage 2, as errors number stages. "stage 2@*" is in whichever launch comes there first. The test lets the
 // process go on (SIGCONT). Without the variable nothing ever stops. For tests only.

@@ -10,7 +10,6 @@
 #include "execution/prepared.h"
 #include "execution/sum_job.h"
 #include "rendezvous/rendezvous.h"
-#include "runtime/launch_order.h"
 #include "runtime/recorder.h"
 #include "runtime/reused.h"
 
