@@ -1,5 +1,6 @@
 #include "runtime/staging_pool.h"
 
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -15,19 +16,17 @@ StagingPool::Buffer StagingPool::Take(int64_t bytes) {
   Buffer best;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    size_t chosen = free_.size();
-    for (size_t i = 0; i < free_.size(); ++i) {
-      if (free_[i].bytes_ < bytes) continue;
-      if (chosen == free_.size() || free_[i].bytes_ < free_[chosen].bytes_) chosen = i;
+    auto chosen = free_.end();
+    for (auto each = free_.begin(); each != free_.end(); ++each) {
+      const bool better = chosen == free_.end() || each->bytes_ < chosen->bytes_;
+      if (each->bytes_ >= bytes && better) chosen = each;
     }
-    if (chosen < free_.size()) {
-      std::swap(best, free_[chosen]);
-    } else if (!free_.empty()) {
-      // No free buffer is large enough, so the new one replaces one of them.
-      std::swap(best, free_.back());
-      chosen = free_.size() - 1;
+    // If no free buffer is large enough, the new one replaces one of them.
+    if (chosen == free_.end() && !free_.empty()) chosen = std::prev(free_.end());
+    if (chosen != free_.end()) {
+      best = std::move(*chosen);
+      free_.erase(chosen);
     }
-    if (chosen < free_.size()) free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(chosen));
   }
   if (best.bytes_ >= bytes) return best;
   best.data_.reset();
