@@ -7,11 +7,6 @@
 namespace fastjax {
 
 void Completer::Run(std::function<void()> task) {
-  if (!Queue(&task)) task();
-}
-
-// Returns false if the caller must run the task.
-bool Completer::Queue(std::function<void()>* task) {
   Worker* worker = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -19,14 +14,12 @@ bool Completer::Queue(std::function<void()>* task) {
       worker = idle_.back();
       idle_.pop_back();
       worker->called = true;
-    } else if (!AddThread() && threads_ == 0) {
-      // The system has no more threads. If there are some, the task waits for the next one that is idle.
-      return false;
     }
-    waiting_.push_back(std::move(*task));
+    // If the system has no more threads, the task waits for the next one that is idle; without any, the caller runs it.
+    if (worker != nullptr || AddThread() || threads_ > 0) waiting_.push_back(std::exchange(task, nullptr));
   }
   if (worker != nullptr) worker->wake.notify_one();
-  return true;
+  if (task != nullptr) task();
 }
 
 bool Completer::AddThread() {

@@ -29,7 +29,6 @@ class Completer {
     bool called = false;
   };
 
-  bool Queue(std::function<void()>* task);
   bool AddThread();
   void Loop();
 
