@@ -1,13 +1,9 @@
-// Exchanges that have been started begin in their turn, or end with a reason.
+// Exchanges that have been started begin in their turn, whatever becomes of those before them.
 #include "rendezvous/turns.h"
 
 #include <chrono>
-#include <cstdint>
+#include <functional>
 #include <future>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "support/check.h"
 
