@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "backends/gpu/gpu_backend.h"
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "rendezvous/counts.h"
 #include "rendezvous/process_group.h"

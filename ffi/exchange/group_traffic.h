@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 
 namespace fastjax {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/group_traffic.h"
+#include "exchange/operation.h"
 #include "execution/device_plan.h"
 #include "runtime/recorder.h"
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/group_traffic.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "kernels/sum.h"
 #include "runtime/copy_pool.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "handlers/contract.h"
 #include "handlers/handlers.h"

@@ -13,7 +13,7 @@
 #include "backends/gpu/device/caller.h"
 #include "backends/gpu/device/fetch.h"
 #include "backends/gpu/device/gpu.h"
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 #include "handlers/decode.h"
 
 namespace fastjax::handlers {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "planner/pieces.h"
-#include "planner/rail_lists.h"
+#include "planner/rail_schedule.h"
 
 namespace fastjax::planner {
 namespace {

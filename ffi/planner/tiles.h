@@ -1,5 +1,5 @@
 // What servers send to each other, one tile of the traffic matrix for each pair of them: sums over tiles, and how many
-// rows each rail carries. Which rows those are is found when a device asks for them (rail_lists.h).
+// rows each rail carries. Which rows those are is found when a device asks for them (rail_schedule.h).
 #ifndef FASTJAX_PLANNER_TILES_H_
 #define FASTJAX_PLANNER_TILES_H_
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "rendezvous/process_group.h"
 #include "runtime/recorder.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "rendezvous/launch_ids.h"
 #include "rendezvous/process_rendezvous.h"
 #include "runtime/transport.h"

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "rendezvous/failed_launches.h"
 #include "runtime/completer.h"

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 #include "planner/planner.h"
 #include "planner/topology.h"
 

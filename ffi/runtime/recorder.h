@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "runtime/statistics.h"
 

@@ -6,8 +6,8 @@
 
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/nccl/fabric.h"
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "rendezvous/process_group.h"
 
 namespace fastjax::gpu {

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 
 namespace fastjax::memory {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "rendezvous/process_group.h"
 #include "runtime/job_network.h"
 

@@ -9,7 +9,7 @@
 
 #include "planner/balance.h"
 #include "planner/matchings.h"
-#include "planner/rail_lists.h"
+#include "planner/rail_schedule.h"
 #include "planner/schedule.h"
 #include "planner/stages.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "kernels/copy.h"
 #include "planner/planner.h"
 #include "support/layout.h"

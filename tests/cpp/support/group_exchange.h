@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/group_traffic.h"
+#include "exchange/operation.h"
 #include "execution/device_plan.h"
 #include "planner/planner.h"
 #include "support/check.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/registry.h"
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 #include "support/device_plans.h"
 #include "support/exchange_rig.h"
 #include "support/loopback_transport.h"

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
 #include "exchange/int_view.h"
+#include "exchange/operation.h"
 #include "planner/planner.h"
 #include "planner/table.h"
 #include "support/sites.h"

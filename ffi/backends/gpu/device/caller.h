@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 #include "kernels/driver.h"
 
 namespace fastjax::gpu {

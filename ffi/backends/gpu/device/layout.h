@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backends/gpu/device/caller.h"
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 
 namespace fastjax::gpu {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "backends/memory/memory_backend.h"
-#include "exchange/backend.h"
 #include "exchange/call_site.h"
+#include "exchange/operation.h"
 #include "exchange/status.h"
 #include "planner/planner.h"
 #include "rendezvous/counts.h"

@@ -15,7 +15,7 @@
 
 #include "backends/gpu/device/caller.h"
 #include "backends/gpu/device/gpu.h"
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 #include "kernels/driver.h"
 #include "support/check.h"
 

@@ -10,7 +10,7 @@
 
 #include "backends/gpu/device/gpu.h"
 #include "backends/gpu/nccl/fabric.h"
-#include "exchange/backend.h"
+#include "exchange/operation.h"
 #include "kernels/driver.h"
 #include "support/exchange_rig.h"
 #include "support/gpu/fake_nccl.h"

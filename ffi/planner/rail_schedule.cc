@@ -1,4 +1,4 @@
-#include "planner/rail_lists.h"
+#include "planner/rail_schedule.h"
 
 #include <algorithm>
 #include <utility>

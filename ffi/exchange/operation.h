@@ -1,7 +1,7 @@
 // Declares what backends have in common: the operations that they open, one for each call site, with what devices bring
 // to them. Call sites are opened when a program is compiled and used on every launch. Nothing here knows of XLA.
-#ifndef FASTJAX_EXCHANGE_BACKEND_H_
-#define FASTJAX_EXCHANGE_BACKEND_H_
+#ifndef FASTJAX_EXCHANGE_OPERATION_H_
+#define FASTJAX_EXCHANGE_OPERATION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -114,4 +114,4 @@ using Exchange = Operation<ExchangeArgs>;
 
 }  // namespace fastjax
 
-#endif  // FASTJAX_EXCHANGE_BACKEND_H_
+#endif  // FASTJAX_EXCHANGE_OPERATION_H_

@@ -1,6 +1,6 @@
 // Which rows each rail carries, and slices of the rails' lists as transfers.
-#ifndef FASTJAX_PLANNER_RAIL_LISTS_H_
-#define FASTJAX_PLANNER_RAIL_LISTS_H_
+#ifndef FASTJAX_PLANNER_RAIL_SCHEDULE_H_
+#define FASTJAX_PLANNER_RAIL_SCHEDULE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -129,4 +129,4 @@ class RailSchedule : public Schedule {
 
 }  // namespace fastjax::planner
 
-#endif  // FASTJAX_PLANNER_RAIL_LISTS_H_
+#endif  // FASTJAX_PLANNER_RAIL_SCHEDULE_H_
