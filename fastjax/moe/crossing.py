@@ -10,37 +10,17 @@ nothing is scattered.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
-from fastjax.moe import types, wire
-from fastjax.moe.linear import Map
+from fastjax.moe import types
 from fastjax.moe.routing import Crossing, Token
 from fastjax.moe.transit import Arrays, Begun, depart
 from fastjax.traced.nonnegative import look_up
 
 
-def _named(scope: str) -> Callable[[Callable[..., Begun]], Callable[..., Begun]]:
-    """Names the operations of a start, and of what it begins: for statistics and profiles."""
-
-    def decorate(start: Callable[..., Begun]) -> Callable[..., Begun]:
-        @functools.wraps(start)
-        def named(*args: Any) -> Begun:
-            with jax.named_scope(scope):
-                begun = start(*args)
-            return begun._replace(results=jax.named_scope(scope)(begun.results))
-
-        return named
-
-    return decorate
-
-
-@_named("moe_cross")
 def cross(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtype) -> Begun:
     """Sends tokens to the other servers that have experts of theirs; see `linear.Start`.
 
@@ -52,11 +32,10 @@ def cross(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtype) -
     pairs = [(rows, look_up(rows, way.token))]
     pairs += [_by_server(array, way) for array in beside]
     own, moving = zip(*pairs, strict=True)
-    sent = depart(moving, way, wire_dtype, token)
+    sent = depart(moving, way, token, wire_dtype)
     return sent.then(lambda *landed: tuple(map(jnp.concatenate, zip(own, landed, strict=True))))
 
 
-@_named("moe_return")
 def come_back(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtype) -> Begun:
     """Sends rows of servers' tokens to the devices of these; the transpose of `cross`.
 
@@ -70,27 +49,7 @@ def come_back(operands: Arrays, way: Crossing, token: Token, wire_dtype: np.dtyp
         return _added_up(own, rows, way), *values
 
     landed = tuple(array[tokens:] for array in operands)
-    return depart(landed, way, wire_dtype, token, back=True).then(received)
-
-
-def crossing_map(wire_dtype: np.dtype, wire_back: np.dtype) -> Map:
-    """That of tokens, with types of their rows, and of these rows' gradients, on the wire."""
-    return Map(cross, come_back, wire_dtype, wire_back)
-
-
-def coming_back(wide: np.dtype, dtype: np.dtype, payload_dtype: DTypeLike | None) -> Map:
-    """That of sums, of a wide type, of rows that are of `dtype`."""
-    wire_dtype = wire.check(payload_dtype, dtype)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        return Map(come_back, cross, wide, wide)
-    wire_back = dtype if wire.has_scales(wire_dtype, wide) else wire_dtype
-    return Map(come_back, cross, wire_dtype, wire_back)
-
-
-def weights_to_send(weights: jax.Array | None, tokens: int) -> jax.Array:
-    """The weights of choices for a message; of no columns if there are none."""
-    each = jnp.zeros((tokens, 0), jnp.float32) if weights is None else weights
-    return each.astype(types.summed_in(each.dtype))
+    return depart(landed, way, token, wire_dtype, back=True).then(received)
 
 
 def _by_server(values: jax.Array, crossing: Crossing) -> tuple[jax.Array, jax.Array]:

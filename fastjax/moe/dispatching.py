@@ -15,7 +15,7 @@ from fastjax.moe import arguments, routing
 from fastjax.moe.arrangement import Options, arrange
 from fastjax.moe.copies import Copies, plan_copies
 from fastjax.moe.plans import plan_dispatches
-from fastjax.moe.routing import Crossing, Route
+from fastjax.moe.routing import Route
 from fastjax.moe.ways import check_rows, factors_at_experts, finish_sums, start_sums
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -39,7 +39,6 @@ class Handle:
     dropped: jax.Array
     weights: jax.Array | None  # of choices, or of rows at experts where tokens cross once
     route: Route  # to experts: of this device's tokens, or of those that landed on it
-    crossing: Crossing | None  # to other servers before that, where tokens cross once
     shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     copies: Copies | None = None
 
@@ -67,12 +66,12 @@ class Handle:
     @property
     def deduplicated(self) -> bool:
         """Whether tokens cross once to each server: what `deduplicate=None` decided."""
-        return self.crossing is not None
+        return self.route.crossing is not None
 
     @property
     def plan(self) -> TracedPlan:
         """The plan of what crosses servers, and of its way back and all gradients."""
-        return self.route.plan if self.crossing is None else self.crossing.plan
+        return (self.route.crossing or self.route).plan
 
     @property
     def rows(self) -> int:
@@ -180,7 +179,6 @@ def dispatch(
         dropped=way.room.dropped,
         weights=weights,
         route=spread.route,
-        crossing=way.crossing,
         shape=shape,
         copies=plan_copies(plans.levelled, arrangement, plans.first()),
     )
@@ -220,11 +218,11 @@ def combine(
     factors = handle.weights
     if weights is not None:
         factors = arguments.check_weights(weights, (*handle.shape, handle.kept.shape[-1]))
-        if handle.crossing is not None:
+        if handle.deduplicated:
             arguments.check_travelling(factors, True)
-            factors = factors_at_experts(factors, handle.route, handle.crossing)
-    ends = handle.route, handle.crossing
-    tokens, _ = finish_sums(start_sums(rows, factors, *ends, payload_dtype), factors, *ends)
+            factors = factors_at_experts(factors, handle.route)
+    sent = start_sums(rows, factors, handle.route, payload_dtype)
+    tokens, _ = finish_sums(sent, factors, handle.route)
     return tokens.astype(rows.dtype).reshape(*handle.shape, tokens.shape[1])
 
 
@@ -253,8 +251,8 @@ def take_weights(handle: Handle) -> tuple[jax.Array, Handle]:
             "this handle has no weights: give them to fastjax.moe.dispatch, weights=..., and take "
             "them once."
         )
-    if handle.crossing is None:
-        weights = factors_at_experts(weights, handle.route, None)
+    if not handle.deduplicated:
+        weights = factors_at_experts(weights, handle.route)
     return weights.reshape(-1), dataclasses.replace(handle, weights=None)
 
 

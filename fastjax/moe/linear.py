@@ -24,6 +24,16 @@ Without a token JAX finds derivatives, with one there are none.
 """
 
 
+def named(scope: str, start: Start) -> Start:
+    """Names the operations of a start, and of what it begins: for statistics and profiles."""
+
+    def begin(*args: Any) -> Begun:
+        begun = jax.named_scope(scope)(start)(*args)
+        return begun._replace(results=jax.named_scope(scope)(begun.results))
+
+    return begin
+
+
 @dataclasses.dataclass(frozen=True)
 class Map:
     """A linear map of arrays, of which the n-th result is made of the n-th operand alone.
@@ -79,27 +89,20 @@ def _apply(linear: Map, operands: Arrays, way: Trip) -> Arrays:
     return linear.start(operands, way, None).results(None)
 
 
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class _Wanted:
-    """Of each operand, whether anybody wants its cotangent."""
-
-    each: tuple[bool, ...]
-
-
 def _forward(linear: Map, *primals: Any) -> Any:
-    wanted = _Wanted(tuple(operand.perturbed for operand in primals[0]))
     operands, way = custom_vjp_primal_tree_values(primals)
     made: Any = _apply(linear, operands, way)  # which further derivatives need
-    return made, ([o[:0] for o in operands], wanted, way)
+    # None where nobody wants a cotangent.
+    likes = [p.value[:0] if p.perturbed else None for p in primals[0]]
+    return made, (likes, way)
 
 
 @jax.named_scope("moe_gradient")
 def _backward(linear: Map, residuals: Any, cts: Any) -> Any:
-    likes, wanted, way = residuals
+    likes, way = residuals
     moves = [
-        want and like.shape[1] > 0 and is_moving(like.dtype, ct)
-        for like, want, ct in zip(likes, wanted.each, cts, strict=True)
+        like is not None and like.shape[1] > 0 and is_moving(like.dtype, ct)
+        for like, ct in zip(likes, cts, strict=True)
     ]
     if not any(moves):
         return tuple(None for _ in likes), None

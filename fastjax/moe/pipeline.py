@@ -247,9 +247,9 @@ def _forward(
         return check_rows(made, route.rows), factors, vjp
 
     def start_back(chunk: int, spread: Spread, made: Any, token: Token) -> Begun:
-        way, (rows, factors, _) = ways[chunk], made
-        sums = rows, factors, spread.route, way.crossing, way.arrangement.payload_dtype
-        return start_sums(*sums, token, spread.token)
+        rows, factors, _ = made
+        payload_dtype = ways[chunk].arrangement.payload_dtype
+        return start_sums(rows, factors, spread.route, payload_dtype, token, spread.token)
 
     returning, last = in_order(
         range(len(ways)),
@@ -261,8 +261,7 @@ def _forward(
     )
     results, kept = [], []
     for chunk, spread, (made, factors, vjp), sent in returning:
-        ends = spread.route, ways[chunk].crossing
-        sums, choices = finish_sums(sent, weights[chunk], *ends, last)
+        sums, choices = finish_sums(sent, weights[chunk], spread.route, last)
         results.append(sums.astype(made.dtype))
         if wanted is None:
             continue

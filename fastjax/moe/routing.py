@@ -115,6 +115,7 @@ class Route:
       dispatch, combine: offsets and sizes of either exchange.
       group_rows, group_sizes: rows of each group of this device, without and with padding.
       rows: of the buffer that they arrive in.
+      crossing: that has brought the tokens to this server, where they cross once.
     """
 
     kept: jax.Array
@@ -126,6 +127,7 @@ class Route:
     group_rows: jax.Array
     group_sizes: jax.Array
     rows: int = dataclasses.field(metadata={"static": True})
+    crossing: Crossing | None = None
 
     @property
     def returning(self) -> int:

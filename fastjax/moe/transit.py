@@ -77,7 +77,7 @@ def send(
 
 
 def depart(
-    arrays: Arrays, way: Trip, wire_dtype: np.dtype, token: Token, *, back: bool = False
+    arrays: Arrays, way: Trip, token: Token, wire_dtype: np.dtype, *, back: bool = False
 ) -> Begun:
     """Sends rows in the type of the wire, and the arrays behind them in the same message.
 

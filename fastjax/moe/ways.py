@@ -7,6 +7,7 @@ derivatives. Chunks have an order, and take their gradients' steps, too.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,9 +20,10 @@ from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import inside_servers, linear, planning, routing, types, wire
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.crossing import coming_back, crossing_map, weights_to_send
+from fastjax.moe.crossing import come_back, cross
 from fastjax.moe.inside_servers import copying
 from fastjax.moe.levelled import Levelled, of_server
+from fastjax.moe.linear import named
 from fastjax.moe.planning import Room
 from fastjax.moe.routing import Crossing, Route, Token
 from fastjax.moe.transit import Arrays, Begun, Trip, depart
@@ -98,12 +100,13 @@ class Way:
         """Sends tokens; their weights stay, unless tokens cross."""
         if isinstance(self.trip, Crossing):
             assert self.numbers is not None
-            operands = x, weights_to_send(weights, len(x)), self.numbers
-            return linear.begin(self._there(x.dtype), operands, self.trip, token)
-        # Not x[order // k]: the transpose of that adds rows up in no certain order.
-        each = jnp.broadcast_to(x[:, None], (*self.trip.kept.shape, x.shape[1]))
-        mapped = _dispatching(self.arrangement.wire, x.dtype)
-        return _begin(mapped, self.trip.by_expert(each), self.trip, token)
+            each = _none_of(x) if weights is None else weights
+            operands = x, each.astype(types.summed_in(each.dtype)), self.numbers
+        else:
+            # Not x[order // k]: the transpose of that adds rows up in no certain order.
+            each = jnp.broadcast_to(x[:, None], (*self.trip.kept.shape, x.shape[1]))
+            operands = (self.trip.by_expert(each),)
+        return _begin(self._there(x.dtype), operands, self.trip, token)
 
     def spread(self, sent: Begun, token: Token) -> Spread:
         """Spreads them over the devices of their experts, once they have arrived."""
@@ -120,16 +123,17 @@ class Way:
 
     def start_cotangents(self, ct: jax.Array, kept: Kept, token: Token) -> Begun:
         """Sends the cotangents of the sums."""
-        dtype, payload_dtype = kept.empty.dtype, self.arrangement.payload_dtype
+        dtype = kept.empty.dtype
         if isinstance(self.trip, Crossing):
             _, _, wide = inside_servers.sum_types(kept.empty, kept.factors)
-            back = coming_back(wide, dtype, payload_dtype).transposed
-            return back.start((ct.astype(wide), _none_of(ct)), self.trip, token)
-        each = _weights_of(kept.weights, self.trip, dtype)
-        wide = types.summed_in(dtype, each.dtype)
-        rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
-        rows = self.trip.by_expert(types.narrowed(rows, dtype))
-        return _combining(payload_dtype, dtype).transposed.start((rows,), self.trip, token)
+            operands = ct.astype(wide), _none_of(ct)
+        else:
+            each = _weights_of(kept.weights, self.trip, dtype)
+            wide = types.summed_in(dtype, each.dtype)
+            rows = ct[:, None].astype(wide) * each.astype(wide)[..., None]
+            operands = (self.trip.by_expert(types.narrowed(rows, dtype)),)
+        back = _back(self.trip, self.arrangement.payload_dtype, dtype, operands[0].dtype)
+        return back.transposed.start(operands, self.trip, token)
 
     def spread_cotangents(self, sent: Begun, kept: Kept, token: Token) -> Spread:
         """Spreads them over the devices of the experts, once they have arrived."""
@@ -163,8 +167,7 @@ class Way:
         route = kept.route
         if self.crossing is None:
             assert rows is not None
-            there = _dispatching(self.arrangement.wire, rows.dtype)
-            return there.transposed.start((rows,), route, token)
+            return self._there(rows.dtype).transposed.start((rows,), route, token)
         sums = values = jnp.zeros((len(route.kept), 0), jnp.float32)
         if each is not None:
             returned = inside_servers.return_values(each, route, inside)
@@ -197,8 +200,7 @@ class Way:
         return x_ct, types.narrowed(each, kept.weights.dtype)
 
     def _there(self, dtype: np.dtype) -> linear.Map:
-        wire_dtype = self.arrangement.wire
-        return crossing_map(wire_dtype, wire.of_gradients(wire_dtype, dtype))
+        return _there(self.trip, self.arrangement.wire, dtype)
 
     def _copied_type(self, dtype: np.dtype) -> np.dtype:
         return inside_servers.copied_type(dtype, self.arrangement.wire)
@@ -217,14 +219,14 @@ class Way:
             assert self.crossing is not None
             levelled = of_server(levelled, self.arrangement.servers, self.crossing.here)
             (counts,) = group.gather([by_expert.counts], count)
-        return planning.route(by_expert, counts, inside, group, token, levelled)[0]
+        route, _ = planning.route(by_expert, counts, inside, group, token, levelled)
+        return dataclasses.replace(route, crossing=self.crossing)
 
 
 def start_sums(
     made: jax.Array,
     factors: Weights,
     route: Route,
-    crossing: Crossing | None,
     payload_dtype: DTypeLike | None,
     token: Token = None,
     inside: Token = None,
@@ -235,36 +237,36 @@ def start_sums(
       made: the results.
       factors: weights of rows, where tokens cross once.
       route: of rows to experts.
-      crossing: of tokens to servers before that, where they cross once.
       payload_dtype: type that rows travel in; see `dispatch`.
       token: of the exchange before.
       inside: of that inside servers.
     """
-    if crossing is None:
-        return _begin(_combining(payload_dtype, made.dtype), made, route, token)
-    sums = inside_servers.add_up(made, route, factors, inside)
-    mapped = coming_back(sums.dtype, made.dtype, payload_dtype)
-    return linear.begin(mapped, (sums, _none_of(sums)), crossing, token)
+    trip, operands = route.crossing or route, (made,)
+    if route.crossing is not None:
+        sums = inside_servers.add_up(made, route, factors, inside)
+        operands = sums, _none_of(sums)
+    mapped = _back(trip, payload_dtype, made.dtype, operands[0].dtype)
+    return _begin(mapped, operands, trip, token)
 
 
 def finish_sums(
-    sent: Begun, weights: Weights, route: Route, crossing: Crossing | None, token: Token = None
+    sent: Begun, weights: Weights, route: Route, token: Token = None
 ) -> tuple[jax.Array, jax.Array | None]:
     """The sums of tokens, received after `token`; and the rows of choices, if they came."""
     returned = sent.rows(token)
-    if crossing is not None:
+    if route.crossing is not None:
         return returned, None
     choices = route.by_choice(returned)
     return add_up(choices, _weights_of(weights, route, choices.dtype)), choices
 
 
-def factors_at_experts(weights: jax.Array, route: Route, crossing: Crossing | None) -> jax.Array:
+def factors_at_experts(weights: jax.Array, route: Route) -> jax.Array:
     """The weights of choices at the rows of their experts: shape (route.rows, 1)."""
     weights = weights.astype(types.summed_in(weights.dtype))
-    if crossing is not None:  # after their tokens
+    if route.crossing is not None:  # after their tokens
         nothing = jnp.zeros((len(weights), 0), jnp.uint32)
-        mapped = crossing_map(nothing.dtype, nothing.dtype)
-        _, weights = linear.apply(mapped, (nothing, weights), crossing)
+        mapped = _there(route.crossing, nothing.dtype, nothing.dtype)
+        _, weights = linear.apply(mapped, (nothing, weights), route.crossing)
     return inside_servers.send_weights(weights, route).rows()
 
 
@@ -278,10 +280,9 @@ def one_chunk(
     """The results of tokens, without an order: dispatch, experts and combine."""
     spread = way.spread(way.start(x, weights, None), None)
     made = experts(spread.rows(None), spread.route.group_sizes, spread.route.group_rows, params)
-    made = check_rows(made, spread.route.rows)
-    ends, factors = (spread.route, way.crossing), spread.factors(None)
-    sent = start_sums(made, factors, *ends, way.arrangement.payload_dtype)
-    return finish_sums(sent, weights, *ends)[0].astype(made.dtype)
+    made, factors = check_rows(made, spread.route.rows), spread.factors(None)
+    sent = start_sums(made, factors, spread.route, way.arrangement.payload_dtype)
+    return finish_sums(sent, weights, spread.route)[0].astype(made.dtype)
 
 
 def check_rows(rows: jax.Array, room: int) -> jax.Array:
@@ -294,33 +295,36 @@ def check_rows(rows: jax.Array, room: int) -> jax.Array:
     return rows
 
 
-@jax.named_scope("moe_dispatch")
-def _dispatch(operands: Arrays, way: Route, token: Token, wire_dtype: np.dtype) -> Begun:
-    """Sends a row for each choice, by expert, to its expert; see `linear.Start`."""
-    return depart(operands, way, wire_dtype, token)
+# What sends a row for each choice, by expert, and its transpose; and for each token and server.
+_OF_CHOICES = (
+    named("moe_dispatch", depart),
+    named("moe_combine", functools.partial(depart, back=True)),
+)
+_OF_TOKENS = named("moe_cross", cross), named("moe_return", come_back)
 
 
-@jax.named_scope("moe_combine")
-def _combine(operands: Arrays, way: Route, token: Token, wire_dtype: np.dtype) -> Begun:
-    """And back; the transpose."""
-    return depart(operands, way, wire_dtype, token, back=True)
-
-
-def _dispatching(wire_dtype: np.dtype, dtype: np.dtype) -> linear.Map:
+def _there(trip: Trip, wire_dtype: np.dtype, dtype: np.dtype) -> linear.Map:
     """That of rows of `dtype`, with `wire_dtype` on the wire."""
-    return linear.Map(_dispatch, _combine, wire_dtype, wire.of_gradients(wire_dtype, dtype))
+    starts = _OF_TOKENS if isinstance(trip, Crossing) else _OF_CHOICES
+    return linear.Map(*starts, wire_dtype, wire.of_gradients(wire_dtype, dtype))
 
 
-def _combining(payload_dtype: DTypeLike | None, dtype: np.dtype) -> linear.Map:
+def _back(
+    trip: Trip, payload_dtype: DTypeLike | None, dtype: np.dtype, wide: np.dtype
+) -> linear.Map:
+    """That of results of `dtype`, or of their sums in a wide type, which are rounded if floats."""
     wire_dtype = wire.check(payload_dtype, dtype)
-    return linear.Map(_combine, _dispatch, wire_dtype, wire.of_gradients(wire_dtype, dtype))
+    if not jnp.issubdtype(dtype, jnp.floating):
+        wire_dtype = dtype = wide
+    there = _there(trip, wire_dtype, dtype)
+    return dataclasses.replace(there, there=there.back, back=there.there)
 
 
-def _begin(mapped: linear.Map, rows: jax.Array, route: Route, token: Token) -> Begun:
+def _begin(mapped: linear.Map, operands: Arrays, trip: Trip, token: Token) -> Begun:
     """Begins it after a token; or makes it, with derivatives."""
-    if wire.has_scales(mapped.dtype, rows.dtype):
-        return linear.begin(mapped, (rows,), route, token)
-    return mapped.start((rows,), route, token)  # has all derivatives that JAX finds
+    if isinstance(trip, Crossing) or wire.has_scales(mapped.dtype, operands[0].dtype):
+        return linear.begin(mapped, operands, trip, token)
+    return mapped.start(operands, trip, token)  # has all derivatives that JAX finds
 
 
 def add_up(choices: jax.Array, each: jax.Array) -> jax.Array:
