@@ -83,11 +83,6 @@ class Arrangement:
         return Servers(spec.topology, spec.rank_of, self.experts.count)
 
     @property
-    def crossing(self) -> ExchangeGroup:
-        """The devices, and what the planner is told of rows that cross once."""
-        return self.group.told(row_bytes=self.crossing_bytes)
-
-    @property
     def inside(self) -> Arrangement:
         """The same of the devices of each server, by rank, which send each other all at once.
 
@@ -104,11 +99,11 @@ class Arrangement:
         one = dataclasses.replace(servers.topology, servers=1, nic_bandwidths=None)
         ranks, direct = tuple(range(servers.devices)), scheduling.FALLBACK
         spec = PlanSpec(one, ranks, direct, group.spec.row_bytes, layer=group.spec.layer)
-        return dataclasses.replace(
-            self,
-            group=ExchangeGroup(group.axes, inner, spec),
-            experts=dataclasses.replace(self.experts, count=servers.experts, drop=None),
+        experts = dataclasses.replace(
+            self.experts, count=servers.experts, devices=servers.devices, drop=None
         )
+        group = ExchangeGroup(group.axes, inner, spec)
+        return dataclasses.replace(self, group=group, experts=experts)
 
 
 def arrange(
@@ -123,21 +118,19 @@ def arrange(
     num_experts = options.num_experts
     arguments.check_experts(num_experts, devices)
     tokens, top_k = expert_ids.shape
-    here = num_experts // devices
     factor = options.buffer_factor
     if factor is None and not options.drop:
         all_bytes = devices * tokens * top_k * x.shape[1] * x.dtype.itemsize
         factor = ROUND_FACTOR if all_bytes > _SMALL_BYTES else devices
-    available = arguments.room_of(tokens, top_k, here, devices, factor)
+    available = arguments.room_of(tokens, top_k, num_experts // devices, devices, factor)
     wire_dtype = wire.check(options.payload_dtype, x.dtype)
     row_bytes = max(1, wire.row_bytes(x.shape[1], wire_dtype, x.dtype))
     spec = make_spec(axes, groups, options.topology, options.scheduler, row_bytes)
     servers = Servers(spec.topology, spec.rank_of, num_experts)
     balance = balance_of(options, spec.topology, tokens, top_k)
-    experts = Experts(num_experts, 0, 0, options.alignment, balance=balance)
-    experts = room_for(experts, available, (tokens, top_k), devices, drop=options.drop)
-    rows = experts.rows
-    arguments.check_range(rows, devices * tokens * top_k)
+    experts = Experts(num_experts, devices, options.alignment, balance)
+    experts = experts.with_room(available, (tokens, top_k), drop=options.drop)
+    arguments.check_range(experts.rows, devices * tokens * top_k)
     beside = ((top_k, servers.number_type()),)
     if weights is not None:
         beside = ((top_k, types.summed_in(weights.dtype)), *beside)
@@ -149,7 +142,7 @@ def arrange(
         work = prices.Tokens(tokens, top_k, row_bytes, crossing_bytes)
         deduplicate = deduplication.crosses_once(spec.topology, num_experts, work, spec.scheduler)
     deduplicated = deduplicate and servers.count > 1
-    described = f"deduplicate={deduplicated}, room for {rows} rows"
+    described = f"deduplicate={deduplicated}, room for {experts.rows} rows"
     if balance is not None:
         described += f", copies={balance.copies}"
     return Arrangement(
@@ -160,29 +153,6 @@ def arrange(
         crossing_bytes=crossing_bytes,
         deduplicated=deduplicated,
     )
-
-
-def room_for(
-    experts: Experts, available: int, choices: tuple[int, int], devices: int, *, drop: bool | None
-) -> Experts:
-    """The experts, with room for rows of the choices, (tokens, k), of each device.
-
-    Args:
-      experts: of the devices.
-      available: rows that are to find room.
-      choices: of each device, (tokens, k).
-      devices: how many.
-      drop: see `Experts`. The first round has room for one token of each device, whatever they
-        choose. None: it has been decided already which rows go.
-    """
-    tokens, top_k = choices
-    most = devices * tokens * top_k
-    if drop is False:
-        available = min(max(available, devices * top_k), most)
-    over = available < most  # with room for all, the program need not look
-    padding = experts.groups(devices) * (experts.alignment - 1)
-    rows = -(-(available + padding) // experts.alignment) * experts.alignment
-    return dataclasses.replace(experts, available=available, rows=rows, drop=drop if over else None)
 
 
 def balance_of(options: Options, topology: Topology, tokens: int, top_k: int) -> Balance | None:

@@ -72,7 +72,7 @@ def plan_copies(levelled: Levelled | None, arrangement: Arrangement, token: Toke
         return None
     servers, group = arrangement.servers, arrangement.inside.group
     rank = arrangement.group.rank()
-    here = servers.experts // servers.devices
+    here = arrangement.experts.here
     slots = of_server(levelled, servers, quotient(rank, servers.devices)).slots
     me, (devices, copies) = remainder(rank, servers.devices), slots.shape
     experts, used = jnp.maximum(slots, 0), slots >= 0

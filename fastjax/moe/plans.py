@@ -84,7 +84,8 @@ def _crossings(
     levelled: Levelled | None,
 ) -> tuple[Planner, Levelled | None]:
     """Plans tokens that cross once; and how experts are levelled, if they are."""
-    servers, group, room = arrangements[0].servers, arrangements[0].crossing, None
+    servers, room = arrangements[0].servers, None
+    group = arrangements[0].group.told(row_bytes=arrangements[0].crossing_bytes)
     groups = [group.of_choices(chunk.experts) for chunk in choices]
     experts = arrangements[0].experts.count
     if arrangements[0].experts.drop:  # of one chunk: room for several has been shared out

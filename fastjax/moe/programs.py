@@ -84,7 +84,7 @@ def closed(
 
     A rule for derivatives would not know of the latter. There is a program for each number of rows.
     """
-    groups = arrangements[0].experts.groups(len(arrangements[0].servers.rank_of))
+    groups = arrangements[0].experts.groups
     sizes = jnp.zeros(groups, jnp.int32)
     if arrangements[0].experts.balance is not None:  # of copies, too
         one = lambda leaf: jnp.zeros_like(leaf, shape=(groups, *jnp.shape(leaf)[1:]))  # noqa: E731

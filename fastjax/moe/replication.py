@@ -112,8 +112,8 @@ class _AtHome(NamedTuple):
 
 
 def _at_home(expert_ids: jax.Array, whole: Arrangement) -> _AtHome:
-    count, alignment = whole.experts.count, whole.experts.alignment
-    here, choices = count // len(whole.servers.rank_of), expert_ids.size
+    count, here, alignment = whole.experts.count, whole.experts.here, whole.experts.alignment
+    choices = expert_ids.size
     chosen = routing.check(expert_ids, count)
     local = chosen.experts - whole.group.position() * here
     local = jnp.where((local >= 0) & (local < here), local, here)

@@ -19,7 +19,7 @@ import numpy as np
 
 from fastjax import jax_compat
 from fastjax.moe import checkpoint, routing, types
-from fastjax.moe.arrangement import Arrangement, room_for
+from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.levelled import Levelled, deal, level
 from fastjax.moe.plans import Plans, plan_dispatches
 from fastjax.moe.routing import Choices
@@ -123,7 +123,7 @@ def _divide(choices: Sequence[Choices], arrangements: Sequence[Arrangement]) -> 
     find room together go in one round.
     """
     group, experts = arrangements[0].group, arrangements[0].experts
-    devices, count = len(arrangements[0].servers.rank_of), experts.count
+    devices, count = experts.devices, experts.count
     every = [chunk.experts for chunk in choices]
     top_k = every[0].shape[1]
     lengths = [max(1, a.experts.available // (devices * top_k)) for a in arrangements]
@@ -198,8 +198,8 @@ def arrange_further(
     rooms = [arrangement.experts for arrangement in arrangements]
     if all(experts.drop is not False for experts in rooms):
         return None
-    available, devices = sum(experts.available for experts in rooms), len(whole.servers.rank_of)
-    experts = room_for(whole.experts, available, (tokens, top_k), devices, drop=None)
+    available = sum(experts.available for experts in rooms)
+    experts = whole.experts.with_room(available, (tokens, top_k), drop=None)
     return dataclasses.replace(whole, experts=experts)
 
 

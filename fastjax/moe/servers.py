@@ -29,23 +29,50 @@ class Experts:
 
     Attributes:
       count: experts of these devices together.
+      devices: how many these are.
+      alignment: each expert's rows are padded to a multiple of it.
+      balance: whether devices of a server compute for each other.
       available: rows that find room on each device, whichever of its experts they are of.
       rows: room of each device, with that for padding.
-      alignment: each expert's rows are padded to a multiple of it.
       drop: whether rows without room are dropped, or go in a further round; None if all find it.
-      balance: whether devices of a server compute for each other.
     """
 
     count: int
-    available: int
-    rows: int
+    devices: int
     alignment: int
+    balance: Balance | None
+    available: int = 0
+    rows: int = 0
     drop: bool | None = None
-    balance: Balance | None = None
 
-    def groups(self, devices: int) -> int:
+    @property
+    def here(self) -> int:
+        """Experts of each device."""
+        return self.count // self.devices
+
+    @property
+    def groups(self) -> int:
         """Groups of rows of one expert on each device: of its own experts, then of copies."""
-        return self.count // devices + (0 if self.balance is None else self.balance.copies)
+        return self.here + (0 if self.balance is None else self.balance.copies)
+
+    def with_room(self, available: int, choices: tuple[int, int], *, drop: bool | None) -> Experts:
+        """The same, with room for rows of the choices, (tokens, k), of each device.
+
+        Args:
+          available: rows that are to find room.
+          choices: of each device, (tokens, k).
+          drop: see above. The first round has room for one token of each device, whatever they
+            choose. None: it has been decided already which rows go.
+        """
+        tokens, top_k = choices
+        most = self.devices * tokens * top_k
+        if drop is False:
+            available = min(max(available, self.devices * top_k), most)
+        over = available < most  # with room for all, the program need not look
+        padding = self.groups * (self.alignment - 1)
+        rows = -(-(available + padding) // self.alignment) * self.alignment
+        drop = drop if over else None
+        return dataclasses.replace(self, available=available, rows=rows, drop=drop)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.moe import arguments, pipeline, programs, replication, routing
-from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, chunks_of, room_for
+from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, chunks_of
 from fastjax.moe.groups import grouped_map, padded
 from fastjax.moe.planning import find_room
 from fastjax.moe.rounds import arrange_further, further, in_turn, plan_first
@@ -206,7 +206,7 @@ def _run(
         if later is not None and (effects or not alike):
             # Devices that do not exchange with each other may have other numbers of rounds. So a
             # round has no collectives, nor values that devices share, whose cotangents are summed.
-            fit = dataclasses.replace(options, buffer_factor=float(len(whole.servers.rank_of)))
+            fit = dataclasses.replace(options, buffer_factor=float(whole.experts.devices))
             return _run(fit, given, x, expert_ids, weights, params)
     choices, room, levelled = routing.check(expert_ids, whole.experts.count), None, None
     if chunks > 1 and whole.experts.drop:
@@ -300,22 +300,21 @@ def _cut(
     if chunks == 1:
         return [(slice(None), whole)]
     ends = np.arange(chunks + 1) * tokens // chunks
-    devices = len(whole.servers.rank_of)
-    here = whole.experts.count // devices
+    devices = whole.experts.devices
     drop = None if options.drop else False  # room for all chunks is shared out before
     cut = []
     for start, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         each = end - start, top_k
         if whole.experts.drop is False:
             factor = options.buffer_factor or ROUND_FACTOR
-            available = arguments.room_of(*each, here, devices, factor)
+            available = arguments.room_of(*each, whole.experts.here, devices, factor)
         else:
             # Either all of the chunk that can arrive, or all that finds room of all chunks.
             available = whole.experts.available
             if whole.experts.balance is not None:
                 # A chunk's shares of the rows of experts are rounded.
-                available += 2 * whole.experts.groups(devices) + (devices * each[0] * top_k >> 12)
+                available += 2 * whole.experts.groups + (devices * each[0] * top_k >> 12)
             available = min(devices * each[0] * top_k, available)
-        experts = room_for(whole.experts, available, each, devices, drop=drop)
+        experts = whole.experts.with_room(available, each, drop=drop)
         cut.append((slice(start, end), dataclasses.replace(whole, experts=experts)))
     return cut
