@@ -98,7 +98,7 @@ def sum_types(
     """Rows and factors in types that exchanges sum, and the type of the sums.
 
     Args:
-      rows: of experts, floating-point or complex.
+      rows: of experts.
       weights: of each row, shape (rows, 1), or None for 1.
     """
     wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
@@ -122,10 +122,9 @@ def add_up(
     Returns:
       Shape (tokens, width), wide.
     """
-    wide = types.summed_in(rows.dtype, *(() if weights is None else (weights.dtype,)))
-    if not jnp.issubdtype(wide, jnp.inexact):
-        return _integer_sums(rows, weights, route, wide)
     rows, factors, wide = sum_types(rows, weights)
+    if not jnp.issubdtype(wide, jnp.inexact):
+        return _integer_sums(rows, factors, route)
     if token is not None:
         return _sums(rows, factors, route, wide, token).rows()
     if factors is None:
@@ -174,11 +173,8 @@ def weighted_cotangents(
     return rows_ct, dots.astype(factors.dtype)
 
 
-def _integer_sums(
-    rows: jax.Array, weights: jax.Array | None, route: Route, wide: np.dtype
-) -> jax.Array:
+def _integer_sums(rows: jax.Array, factors: jax.Array | None, route: Route) -> jax.Array:
     """Sums of integers, which exchanges do not sum, and which have no gradients."""
-    rows = rows.astype(wide)
-    rows = rows if weights is None else rows * weights.astype(wide)
+    rows = rows if factors is None else rows * factors[:, None]
     rows, _ = jax_compat.vary_together((rows, route.order), route.plan.axis_name)
     return route.by_choice(send(rows, route, None, back=True).rows()).sum(1)
