@@ -137,58 +137,54 @@ def _divide(choices: Sequence[Choices], arrangements: Sequence[Arrangement]) -> 
     (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (senders, parts, chunks, experts)
     rows = gathered.sum(0, dtype=jnp.int32)
 
-    def take(filled: _Round, rows: jax.Array) -> tuple[_Round, jax.Array]:
-        together = _fill(filled.number, filled.rows + rows, filled.before, arrangements)
-        alone = _fill(filled.number + 1, rows, filled.computed, arrangements)
+    def take(filled: _Round, rows: jax.Array) -> tuple[_Round, _Round]:
+        together = _fill(filled.number, filled.rows + rows, arrangements)
+        alone = _fill(filled.number + 1, rows, arrangements)
         made = jax.tree.map(lambda a, b: jnp.where(together.fits, a, b), together, alone)
-        return made, made.number
+        return made, made
 
-    nothing = jnp.zeros_like(rows[0, 0, 0])
-    before = Computed(*[jnp.broadcast_to(nothing, devices)] * 2)
-    start = _fill(nothing, jnp.zeros_like(rows[0]), before, arrangements)
-    last, rounds = jax.lax.scan(take, start, rows)
-    of_tokens = [look_up(rounds, part) for part in part_of]
-    return Rounds(of_tokens, batch_max(last.number + 1), last.computed)
+    start = _fill(jnp.zeros_like(rows[0, 0, 0]), jnp.zeros_like(rows[0]), arrangements)
+    last, filled = jax.lax.scan(take, start, rows)
+    is_last = jnp.diff(filled.number, append=last.number + 1)[:, None] > 0  # of its round
+    whole = jax.tree.map(lambda each: jnp.where(is_last, each, 0), filled.computed)
+    computed = Computed(whole.rows.sum(0, dtype=jnp.int32), whole.copies.max(0))
+    of_tokens = [look_up(filled.number, part) for part in part_of]
+    return Rounds(of_tokens, batch_max(last.number + 1), computed)
 
 
 class _Round(NamedTuple):
-    """A round that is filled.
+    """A round that is filled, as far as it is.
 
     Attributes:
       number: its own, from 0.
       rows: of each expert, shape (chunks, num_experts).
       fits: whether they find room: all together, and in the first round those of each chunk, too.
-      before: what former rounds compute.
-      computed: with this one.
+      computed: what devices do in it.
     """
 
     number: jax.Array
     rows: jax.Array
     fits: jax.Array
-    before: Computed
     computed: Computed
 
 
-def _fill(
-    number: jax.Array, rows: jax.Array, before: Computed, arrangements: Sequence[Arrangement]
-) -> _Round:
-    """The round of that number with these rows, after what former rounds compute."""
-    servers, balance = arrangements[0].servers, arrangements[0].experts.balance
+def _fill(number: jax.Array, rows: jax.Array, arrangements: Sequence[Arrangement]) -> _Round:
+    """The round of that number with these rows."""
+    servers, experts = arrangements[0].servers, arrangements[0].experts
     rooms = np.array([a.experts.available for a in arrangements], np.int32)
-    total, devices = rows.sum(0, dtype=rows.dtype), len(servers.rank_of)
-    levelled = level(total, servers, balance)
+    total = rows.sum(0, dtype=rows.dtype)
+    levelled = level(total, servers, experts.balance)
 
     def of_devices(rows: jax.Array) -> jax.Array:
         # Whoever sends them.
-        counts = jnp.zeros_like(rows, shape=(devices, len(rows))).at[0].set(rows)
+        counts = jnp.zeros_like(rows, shape=(experts.devices, len(rows))).at[0].set(rows)
         return deal(counts, levelled, servers).sizes.sum((0, 2), dtype=rows.dtype)
 
     chunks = jnp.stack([of_devices(rows[chunk]) for chunk in range(len(rooms))])
     together, is_first = of_devices(total), number == 0
     fits = (together.max() <= int(rooms.sum())) & (~is_first | (chunks.max(-1) <= rooms).all())
     own = jnp.where(is_first, chunks.sum(0, dtype=rows.dtype), together)
-    copies = jnp.maximum(before.copies, _copies(levelled, servers, together))
-    return _Round(number, rows, fits, before, Computed(before.rows + own, copies))
+    return _Round(number, rows, fits, Computed(own, _copies(levelled, servers, together)))
 
 
 def arrange_further(
