@@ -26,7 +26,6 @@ from fastjax.scopes import Scope
 from fastjax.topology import Topology
 
 _CHOICES = {"overflow": ("error", "drop"), "fallback": ("jax", "error", "never")}
-_SWITCHES = ("check_overlaps",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +67,8 @@ class Options:
                 f"timeout must be seconds, above 0 and at most 1e9, got {self.timeout!r}."
             )
         object.__setattr__(self, "timeout", seconds)
-        for name in _SWITCHES:
-            if not isinstance(getattr(self, name), bool):
-                raise OptionError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+        if not isinstance(self.check_overlaps, bool):
+            raise OptionError(f"check_overlaps must be True or False, got {self.check_overlaps!r}.")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise OptionError(f"{name} must be one of {choices}, got {getattr(self, name)!r}.")
@@ -100,8 +98,8 @@ def from_environment(environ: Mapping[str, str]) -> Options:
     except OptionError as error:
         given = ", ".join(f"FASTJAX_{k.upper()}={v!r}" for k, v in found.items())
         raise OptionError(f"environment ({given}): {error}") from None
-    switches = {name: _switch(environ, f"FASTJAX_{name.upper()}") for name in _SWITCHES}
-    return dataclasses.replace(options, **switches)
+    check_overlaps = _switch(environ, "FASTJAX_CHECK_OVERLAPS")
+    return dataclasses.replace(options, check_overlaps=check_overlaps)
 
 
 _PREFIX = "FASTJAX_"

@@ -40,6 +40,11 @@ def emulates_gpus() -> bool:
     return _emulates
 
 
+def are_cpus(platform: str) -> bool:
+    """Whether a platform's devices are CPUs that have a backend of ours, and emulate no GPUs."""
+    return platform == "cpu" and not (unusable(platform) or emulates_gpus())
+
+
 def platforms_built() -> list[str]:
     """The GPU platforms, "cuda" and "rocm", that this installation has a library for."""
     return [platform for platform in _GPU_LIBRARIES if _library(platform).exists()]

@@ -113,11 +113,6 @@ def vary_together(values: TreeT, axis_names: Axes) -> TreeT:
     return jax.tree.map(varied, values)
 
 
-def vary_alike(values: Sequence[jax.Array]) -> bool:
-    """Whether all of the values vary over the same axes, as far as types say."""
-    return len({vma(jax.typeof(value)) for value in values}) == 1
-
-
 def replica_groups(
     ctx: mlir.LoweringRuleContext,
     axis_names: Axes,

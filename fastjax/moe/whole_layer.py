@@ -202,8 +202,8 @@ def _run(
     if chunks > 1 or later is not None:
         every = [*arrangements] if later is None else [*arrangements, later]
         experts, captured, effects = programs.closed(experts, params, x, every)
-        alike = jax_compat.vary_alike([x, *jax.tree.leaves(captured)])
-        if later is not None and (effects or not alike):
+        over = {jax_compat.vma(jax.typeof(v)) for v in [x, *jax.tree.leaves(captured)]}
+        if later is not None and (effects or len(over) > 1):
             # Devices that do not exchange with each other may have other numbers of rounds. So a
             # round has no collectives, nor values that devices share, whose cotangents are summed.
             fit = dataclasses.replace(options, buffer_factor=float(whole.experts.devices))

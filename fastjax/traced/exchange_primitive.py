@@ -118,8 +118,7 @@ def _lowering(
     inside = automatic_axes.lower(ctx, bind, values, rows=2)
     if inside is not None:
         return inside
-    # What emulates GPUs takes the call of these.
-    if "entries" in params["operands"] and (platform != "cpu" or handlers.emulates_gpus()):
+    if "entries" in params["operands"] and not handlers.are_cpus(platform):
         return jax_compat.lower_function(ctx, functools.partial(_on_gpus, params), *values)
     operands = call_operands(ctx, values, params)
     attributes = exchange_attributes(ctx, params, platform)

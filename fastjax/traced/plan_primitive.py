@@ -76,7 +76,7 @@ def _lowering(
     **params: Unpack[PlanParams],
 ) -> list[jax_compat.MlirValue]:
     axes, groups, spec = params["axis_name"], params["axis_index_groups"], params["spec"]
-    if params["gathers"] and not _can_gather(platform):
+    if params["gathers"] and not handlers.are_cpus(platform):
 
         def apart(counts: jax.Array) -> list[jax.Array]:
             plans = {**params, "gathers": False}
@@ -103,12 +103,6 @@ def _lowering(
     (operand,) = custom_calls.operands_of(ctx, [counts])
     operands = {"send_sizes": operand, **custom_calls.partition()}
     return custom_calls.emit_several(ctx, PLAN, operands, attributes)
-
-
-def _can_gather(platform: str) -> bool:
-    """Whether there is a call of ours that gathers; what emulates GPUs does as these do."""
-    usable = platform == "cpu" and not handlers.unusable(platform)
-    return usable and not handlers.emulates_gpus()
 
 
 def _batcher(

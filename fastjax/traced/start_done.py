@@ -159,7 +159,7 @@ def _start_lowering(
 ) -> list[jax_compat.MlirValue]:
     count = len(operand_names(params))
     in_two = _is_in_two(ctx, platform, params["fallback"])
-    if not in_two or not _are_cpus(platform):
+    if not in_two or not handlers.are_cpus(platform):
         params["started"] &= in_two
         return jax_compat.lower_function(ctx, functools.partial(_in_one, count, params), *values)
     token_type = ctx.avals_out[1]
@@ -184,10 +184,6 @@ def _is_in_two(ctx: jax_compat.LoweringContext, platform: str, fallback: str) ->
     return not jax_compat.automatic_axes(ctx) and not fallbacks.needed(platform, fallback)
 
 
-def _are_cpus(platform: str) -> bool:
-    return platform == "cpu" and not handlers.emulates_gpus()
-
-
 def _done_lowering(
     ctx: jax_compat.LoweringContext,
     *values: jax_compat.MlirValue,
@@ -195,7 +191,7 @@ def _done_lowering(
     fallback: str,
     in_line: bool,
 ) -> list[jax_compat.MlirValue]:
-    if _is_in_two(ctx, platform, fallback) and (not in_line or _are_cpus(platform)):
+    if _is_in_two(ctx, platform, fallback) and (not in_line or handlers.are_cpus(platform)):
         # XLA gives away the memory of all else that the exchange takes; its new owner would wait.
         operands = [*custom_calls.operands_of(ctx, values), *custom_calls.partition().values()]
         return [custom_calls.emit_unnamed(ctx, DONE, operands, ctx.avals_out[0], {}, keep=True)]
