@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import numpy as np
 
 from fastjax.checks import check_row_bytes, check_topology
 from fastjax.chunking import prices
@@ -126,13 +123,13 @@ def layer_time(
         of_server = experts // topology.servers
         crossing_bytes = prices.crossing_row_bytes(int(row_bytes), top_k, of_server)
     check_row_bytes(crossing_bytes)
-    seconds_per_row = _seconds("seconds_per_row", seconds_per_row)
+    seconds_per_row = checks.real("seconds_per_row", seconds_per_row, 0, _MOST_SECONDS)
     if tokens * top_k * seconds_per_row > _MOST_SECONDS:
         raise ArgumentError(
             f"seconds_per_row must leave the {tokens * top_k} rows of a device no more than "
             f"{_MOST_SECONDS:g} s, got {seconds_per_row!r}."
         )
-    overhead = _seconds("chunk_overhead", chunk_overhead)
+    overhead = checks.real("chunk_overhead, in seconds,", chunk_overhead, 0, _MOST_SECONDS)
     fabric = dataclasses.replace(topology, placement=None)
 
     def time(count: int, *, deduplicated: bool) -> LayerTimes:
@@ -166,9 +163,3 @@ def fewest_of(times: Sequence[LayerTimes]) -> LayerTimes:
             return found
     near = [found for found in times if found.total <= least * (1 + _ALIKE)]
     return min(near, key=lambda found: found.chunks)
-
-
-def _seconds(name: str, value: Any) -> float:
-    if not isinstance(value, (int, float, np.number)) or not 0 <= value <= _MOST_SECONDS:
-        raise ArgumentError(f"{name} must be seconds from 0 to {_MOST_SECONDS:g}, got {value!r}.")
-    return float(value)

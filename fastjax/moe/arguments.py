@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax.errors import ArgumentError
+from fastjax.traffic import checks
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -147,10 +148,7 @@ def check_functions(expert_fn: Any, grouped_fn: Any) -> None:
 
 def check_count(name: str, value: object) -> None:
     """Refuses what is no positive int32."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ArgumentError(f"{name} must be a positive integer, got {value!r}.")
-    if value >= 2**31:
-        raise ArgumentError(f"{name} must be below 2^31, got {value}.")
+    checks.integer(name, value, 1, 2**31 - 1)
 
 
 def check_experts(num_experts: int, devices: int) -> None:
@@ -233,15 +231,6 @@ def check_chunks(chunks: Any, tokens: int) -> None:
     if chunks > max(1, tokens):
         raise ArgumentError(
             f"chunks must be at most the {tokens} tokens of a device, got {chunks}."
-        )
-
-
-def check_seconds_per_row(seconds: Any) -> None:
-    """Refuses what is no time, or left out."""
-    is_number = isinstance(seconds, (int, float, np.number)) and not isinstance(seconds, bool)
-    if seconds is not None and not (is_number and 0 <= seconds < math.inf):
-        raise ArgumentError(
-            f"seconds_per_row must be the seconds that experts take for a row, got {seconds!r}."
         )
 
 

@@ -18,6 +18,7 @@ from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan import ExchangeGroup
 from fastjax.traced.plan_spec import PlanSpec, make_spec
+from fastjax.traffic import checks
 
 ROUND_FACTOR = 1.25
 # Of rows. Whether there are rounds takes time to find out, and a small layer saves little memory.
@@ -53,7 +54,8 @@ class Options:
         arguments.check_decision("deduplicate", self.deduplicate)
         arguments.check_decision("balance", self.balance)
         arguments.check_count("copies", self.copies)
-        arguments.check_seconds_per_row(self.seconds_per_row)
+        if self.seconds_per_row is not None:
+            checks.real("seconds_per_row", self.seconds_per_row, 0)
 
 
 @dataclasses.dataclass(frozen=True)

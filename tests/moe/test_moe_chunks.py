@@ -248,9 +248,9 @@ def refused(expert_fn=expert, **options):
 NEEDS = "needs expert_fn, a function of (rows, params) for the rows of one expert, or grouped_fn"
 test_refusals = refusals(
     ArgumentError,
-    (refused(chunks=0), "chunks must be a positive integer, got 0"),
+    (refused(chunks=0), "chunks must be an integer, from 1 to 2147483647; got 0"),
     (refused(chunks=7), "chunks must be at most the 6 tokens of a device, got 7"),
-    (refused(chunks=True), "chunks must be a positive integer, got True"),
+    (refused(chunks=True), "chunks must be an integer, from 1 to 2147483647; got True"),
     *((refused(seconds_per_row=s), "seconds_per_row must be") for s in (-1.0, float("inf"), "1")),
     (refused(takes_one), "expert_fn=takes_one takes other arguments: too many"),
     (refused(all_experts), "expert_fn=all_experts takes other", "missing", "'params'"),
