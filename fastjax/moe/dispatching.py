@@ -13,7 +13,7 @@ from fastjax import jax_compat
 from fastjax.errors import ArgumentError
 from fastjax.moe import arguments, routing
 from fastjax.moe.arrangement import Options, arrange
-from fastjax.moe.copies import Copies, plan_copies
+from fastjax.moe.copies import Copies
 from fastjax.moe.plans import plan_dispatches
 from fastjax.moe.routing import Route
 from fastjax.moe.ways import check_rows, factors_at_experts, finish_sums, start_sums
@@ -180,7 +180,7 @@ def dispatch(
         weights=weights,
         route=spread.route,
         shape=shape,
-        copies=plan_copies(plans.levelled, arrangement, plans.first()),
+        copies=plans.copies(arrangement),
     )
     return spread.rows(None), spread.route.group_sizes, handle
 

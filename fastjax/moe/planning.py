@@ -152,7 +152,7 @@ def plan_crossing(
     group: ExchangeGroup,
     token: Token,
     levelled: Levelled | None,
-) -> tuple[Crossing, Room, jax.Array]:
+) -> tuple[Crossing, Room]:
     """Where the tokens of all devices arrive, and the plan of their exchange.
 
     Args:
@@ -163,10 +163,6 @@ def plan_crossing(
       group: the devices.
       token: the plan is made after it.
       levelled: how experts are, if they are.
-
-    Returns:
-      The way that tokens take; the room; and the number of each choice's expert in its server, see
-      `Servers.number_in_server`.
     """
     goes, counted = wanted.goes, wanted.goes.astype(jnp.int32)
     tokens, top_k = wanted.servers.shape
@@ -199,9 +195,7 @@ def plan_crossing(
     )
     if room is None:
         room = _room(wanted.choices, None, of_experts, deal(of_experts, levelled, servers))
-    room, crossing = checkpoint.named((room, crossing))
-    numbers = jnp.asarray(servers.number_in_server())
-    return crossing, room, look_up(numbers, wanted.choices.experts)
+    return checkpoint.named((crossing, room))
 
 
 def _list(goes: jax.Array, entry: jax.Array, each: int) -> tuple[jax.Array, jax.Array]:

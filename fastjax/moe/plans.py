@@ -11,11 +11,12 @@ import jax.numpy as jnp
 
 from fastjax.moe import planning, routing
 from fastjax.moe.arrangement import Arrangement
-from fastjax.moe.copies import plan_copies
+from fastjax.moe.copies import Copies, plan_copies
 from fastjax.moe.levelled import Levelled, level
 from fastjax.moe.routing import Choices, Token
 from fastjax.moe.ways import Way
 from fastjax.traced.after import after
+from fastjax.traced.nonnegative import look_up
 
 
 class Plans(NamedTuple):
@@ -31,15 +32,13 @@ class Plans(NamedTuple):
     token: jax.Array | None
     levelled: Levelled | None
 
-    def first(self) -> jax.Array:
-        """Exists after the first plan, the one that is refused."""
-        return self.ways[0].trip.plan.table
+    def copies(self, arrangement: Arrangement) -> Copies | None:
+        """Those of experts, planned after the first plan, the one that is refused."""
+        return plan_copies(self.levelled, arrangement, self.ways[0].trip.plan.table)
 
     def params(self, params: Any, arrangement: Arrangement) -> Any:
         """Of all groups of a device, from those of its experts."""
-        if not jax.tree.leaves(params):
-            return params
-        copies = plan_copies(self.levelled, arrangement, self.first())
+        copies = self.copies(arrangement) if jax.tree.leaves(params) else None
         return params if copies is None else copies.params(params)
 
 
@@ -102,8 +101,9 @@ def _crossings(
 
     def plan(chunk: int, token: Token) -> Way:
         told = wanted[chunk], counts[chunk], room, servers, groups[chunk]
-        crossing, of, numbers = planning.plan_crossing(*told, token, levelled)
-        return Way(crossing, of, arrangements[chunk], numbers, levelled)
+        crossed = planning.plan_crossing(*told, token, levelled)
+        numbers = look_up(jnp.asarray(servers.number_in_server()), choices[chunk].experts)
+        return Way(*crossed, arrangements[chunk], numbers, levelled)
 
     return plan, levelled
 

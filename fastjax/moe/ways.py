@@ -80,8 +80,7 @@ class Way:
       trip: of the rows.
       room: which choices found it.
       arrangement: what has been decided of all chunks.
-      numbers: where tokens cross, of each choice's expert in its server; see
-        `planning.plan_crossing`.
+      numbers: where tokens cross, of each choice's expert; see `Servers.number_in_server`.
       levelled: how experts are then, if they are.
     """
 
