@@ -29,6 +29,7 @@ from fastjax.moe.ways import (
     Params,
     Spread,
     Way,
+    Weights,
     check_rows,
     finish_sums,
     one_chunk,
@@ -42,13 +43,13 @@ class _Values(NamedTuple):
     """Arrays of a layer that may have derivatives: tokens and weights of each chunk, and params."""
 
     x: tuple[jax.Array, ...]
-    weights: tuple[jax.Array, ...] | None
+    weights: tuple[Weights, ...]
     params: Params
 
 
 def run(
     x: Sequence[jax.Array],
-    weights: Sequence[jax.Array] | None,
+    weights: Sequence[Weights],
     plans: Plans,
     experts: Experts,
     params: Params,
@@ -57,7 +58,7 @@ def run(
 
     Args:
       x: tokens of each chunk.
-      weights: of these, or None.
+      weights: of these, or None for each.
       plans: of all. They are made before rows of any are sent, since the messages of planning would
         wait in the network behind rows: each plan as long as NICs and switches have rows in their
         queues.
@@ -66,10 +67,9 @@ def run(
         on all devices, perhaps.
     """
     if len(x) == 1:
-        each = None if weights is None else weights[0]
-        return one_chunk(x[0], each, plans.ways[0], experts, params)
+        return one_chunk(x[0], weights[0], plans.ways[0], experts, params)
     params, captured = params
-    values = _Values(tuple(x), None if weights is None else tuple(weights), params)
+    values = _Values(tuple(x), tuple(weights), params)
     operands = values, tuple(plans.ways), plans.token
     values, *rest = jax_compat.vary_together(operands, plans.ways[0].arrangement.group.axes)
     values = in_reverse_mode(values._replace(params=(values.params, captured)))
@@ -139,7 +139,7 @@ _derived.defvjp(_derived_forward, _derived_backward)
 
 def _one_by_one(experts: Experts, values: _Values, ways: Sequence[Way]) -> tuple[jax.Array, ...]:
     """The results, by exchanges without an order, which have all derivatives."""
-    chunks = zip(values.x, values.weights or [None] * len(ways), ways, strict=True)
+    chunks = zip(values.x, values.weights, ways, strict=True)
     return tuple(one_chunk(*chunk, experts, values.params) for chunk in chunks)
 
 
@@ -150,8 +150,8 @@ def _cotangents(
     values, cts = operands
     _, vjp = jax.vjp(lambda values: _one_by_one(experts, values, ways), values)
     made = jax.tree.map(lambda ct: None if ct.dtype == jax.dtypes.float0 else ct, *vjp(cts))
-    x = made.x if wanted.x else (None,) * len(made.x)
-    weights = made.weights if wanted.weights or made.weights is None else (None,) * len(x)
+    none = (None,) * len(ways)
+    x, weights = made.x if wanted.x else none, made.weights if wanted.weights else none
     return made._replace(x=x, weights=weights)
 
 
@@ -228,7 +228,6 @@ def _forward(
     wanted: _Wanted | None,
 ) -> tuple[tuple[jax.Array, ...], list[tuple[Kept, Any]]]:
     """The results; and, where cotangents are wanted, arrays for the backward pass."""
-    weights = values.weights or [None] * len(ways)
 
     def work(_: int, spread: Spread, turn: Token) -> Any:
         rows, factors, route = _rows(spread, turn), spread.factors(turn), spread.route
@@ -254,21 +253,21 @@ def _forward(
     returning, last = in_order(
         range(len(ways)),
         token,
-        lambda c, token: ways[c].start(values.x[c], weights[c], token),
+        lambda c, token: ways[c].start(values.x[c], values.weights[c], token),
         lambda c, sent, token: ways[c].spread(sent, token),
         work,
         start_back,
     )
     results, kept = [], []
     for chunk, spread, (made, factors, vjp), sent in returning:
-        sums, choices = finish_sums(sent, weights[chunk], spread.route, last)
+        sums, choices = finish_sums(sent, values.weights[chunk], spread.route, last)
         results.append(sums.astype(made.dtype))
         if wanted is None:
             continue
         rows = None
         if wanted.weights:
             rows = made if choices is None else choices
-        kept.append((Kept(spread.route, weights[chunk], factors, rows, made[:0]), vjp))
+        kept.append((Kept(spread.route, values.weights[chunk], factors, rows, made[:0]), vjp))
     return tuple(results), kept
 
 
@@ -280,7 +279,7 @@ def _backward(
     """The cotangents of tokens, weights and params, the last chunk's first."""
     values, cts, kept = operands
     x_cts: list[Any] = [None] * len(kept)
-    weights_cts: list[Any] = [None] * len(values.weights or ())
+    weights_cts: list[Any] = [None] * len(kept)
     params_ct: list[jax.Array] = []
 
     def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array | None, jax.Array | None]:
@@ -314,4 +313,4 @@ def _backward(
             weights_cts[chunk] = each
     _, others, joined = types.split(values.params)
     params = joined(params_ct, [None] * len(others))
-    return _Values(tuple(x_cts), tuple(weights_cts) or None, params)
+    return _Values(tuple(x_cts), tuple(weights_cts), params)

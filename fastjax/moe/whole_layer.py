@@ -225,7 +225,7 @@ def _run(
         values = x, weights, params, captured
         made = further(later, rounds, experts, choices.experts, values)
         made, x = in_turn(made, x)
-    each = None if weights is None else [weights[at] for at in slices]
+    each = [None if weights is None else weights[at] for at in slices]
     result = pipeline.run([x[at] for at in slices], each, plans, experts, copied)
     if made is not None:
         result += made
