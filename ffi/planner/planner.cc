@@ -101,8 +101,6 @@ Planner::Planner(const Topology& topology, Scheduler scheduler, int64_t row_byte
       settings_hash_(SettingsHash(topology, scheduler, row_bytes)),
       schedule_(GetSchedulerInfo(scheduler).make(topology, row_bytes)) {}
 Planner::~Planner() = default;
-Planner::Planner(Planner&&) noexcept = default;
-Planner& Planner::operator=(Planner&&) noexcept = default;
 
 uint64_t Planner::HashWith(const int64_t* traffic) const {
   return HashInt64(traffic, BlocksOf(topology_), settings_hash_);

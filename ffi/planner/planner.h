@@ -56,8 +56,8 @@ class Planner {
  public:
   Planner(const Topology& topology, Scheduler scheduler, int64_t row_bytes);
   ~Planner();
-  Planner(Planner&&) noexcept;
-  Planner& operator=(Planner&&) noexcept;
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
 
   // traffic is row-major devices x devices, rows that device i sends to device j, none negative. It is not copied: it
   // must stay until the next call of Plan, or the last of any other. A matrix equal to the last one is not planned

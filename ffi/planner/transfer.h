@@ -49,8 +49,8 @@ using TransferRange = Range<Transfer>;
 class TransferBuffer {
  public:
   TransferBuffer() = default;
-  TransferBuffer(TransferBuffer&&) = default;
-  TransferBuffer& operator=(TransferBuffer&&) = default;
+  TransferBuffer(const TransferBuffer&) = delete;
+  TransferBuffer& operator=(const TransferBuffer&) = delete;
   void Clear() { next_ = memory_.data(); }
   // Where the next transfer goes, with room for `count`.
   Transfer* Reserve(int64_t count) {
