@@ -100,7 +100,6 @@ TEST(Random) {
 // Popularity alone: shifted pairs are as short as can be and as few.
 TEST(Shifts) {
   constexpr int32_t kServers = 6;
-  const Context context("columns");
   MatchingBuilder builder(kServers);
   Matrix units(kServers * kServers);
   for (int32_t s = 0; s < kServers; ++s) {

@@ -1,11 +1,7 @@
 // Stages: cut so that work inside servers hides. That they carry everything is checked by random_plans.
 #include "planner/stages.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <random>
-#include <string>
-#include <vector>
 
 #include "planner/balance.h"
 #include "support/check.h"

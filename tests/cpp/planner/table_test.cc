@@ -12,7 +12,6 @@
 
 #include "planner/planner.h"
 #include "support/check.h"
-#include "support/table_checks.h"
 #include "support/table_words.h"
 #include "support/traffic.h"
 #include "support/transfers.h"

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "process_rendezvous_rig.h"
-#include "rendezvous/process_metadata.h"
 #include "support/allocations.h"
 #include "support/check.h"
 

@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "exchange/call_site.h"
 #include "exchange/status.h"
 #include "rendezvous/counts.h"
 #include "rendezvous_rig.h"

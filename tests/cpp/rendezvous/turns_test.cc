@@ -2,7 +2,6 @@
 #include "rendezvous/turns.h"
 
 #include <chrono>
-#include <functional>
 #include <future>
 
 #include "support/check.h"

@@ -2,7 +2,6 @@
 #include "runtime/plan_cache.h"
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 

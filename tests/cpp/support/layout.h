@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "exchange/call_site.h"

@@ -15,9 +15,7 @@ namespace {
 
 using planner::Phase;
 using planner::Planner;
-using planner::Scheduler;
 using planner::TableView;
-using planner::Topology;
 using planner::Transfer;
 
 constexpr int32_t kUnwritten = 0x5A5A5A5A;

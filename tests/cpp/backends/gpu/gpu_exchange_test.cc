@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "backends/gpu/device/layout.h"
 #include "backends/gpu/gpu_backend.h"
 #include "planner/table.h"
 #include "support/check.h"

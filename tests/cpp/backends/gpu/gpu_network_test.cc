@@ -11,7 +11,6 @@
 
 #include "backends/gpu/gpu_backend.h"
 #include "kernels/copy.h"
-#include "kernels/emulated_gpu.h"
 #include "runtime/statistics.h"
 #include "support/check.h"
 #include "support/exchange_rig.h"
@@ -26,7 +25,6 @@ namespace fastjax::test {
 namespace {
 
 using gpu::Gpu;
-using planner::Scheduler;
 
 // Each process has GPUs of its own, whose numbers are those of the partitions. Within a process they reach each other.
 Processes::Make OnGpus(const std::shared_ptr<Gpu>& gpu, const std::vector<std::string>& library) {

@@ -1,6 +1,5 @@
 // What the transport refuses, without touching anything; and programs that are thrown away while it works for them.
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -24,7 +23,6 @@
 namespace fastjax::test {
 namespace {
 
-using planner::Scheduler;
 using planner::TableView;
 
 const char* const kPrefix = "exchange over axis 'x' (channel 7): ";

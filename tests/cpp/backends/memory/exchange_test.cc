@@ -5,7 +5,6 @@
 #include <random>
 
 #include "backends/memory/memory_backend.h"
-#include "exchange/call_site.h"
 #include "exchange/operation.h"
 #include "exchange/status.h"
 #include "planner/planner.h"

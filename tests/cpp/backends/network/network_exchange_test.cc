@@ -1,6 +1,5 @@
 // The network backend whole, over transports inside one process: processes meet, plan and move rows, of several
 // exchanges at once. network_faults_test.cc has what fails.
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <future>
@@ -8,7 +7,6 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "planner/planner.h"

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <set>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "digest.h"
-#include "planner/matchings.h"
 #include "planner/pricing.h"
 #include "planner/schedule.h"
 #include "support/check.h"

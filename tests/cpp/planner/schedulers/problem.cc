@@ -1,7 +1,6 @@
 #include "problem.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 namespace fastjax::test {

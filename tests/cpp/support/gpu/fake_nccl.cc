@@ -7,7 +7,6 @@
 #include <chrono>
 #include <climits>
 #include <condition_variable>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <deque>

@@ -2,7 +2,6 @@
 #ifndef FASTJAX_TESTS_CPP_SUPPORT_GPU_NCCL_RIG_H_
 #define FASTJAX_TESTS_CPP_SUPPORT_GPU_NCCL_RIG_H_
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,7 +11,6 @@
 #include "backends/gpu/nccl/fabric.h"
 #include "exchange/operation.h"
 #include "kernels/driver.h"
-#include "support/exchange_rig.h"
 #include "support/gpu/fake_nccl.h"
 #include "support/gpu/gpu_rig.h"
 

@@ -1,7 +1,5 @@
 // How NCCL's library is found, and how call sites share communicators. Exchanges of every kind are in gpu_network_test.
-#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <string>
 #include <utility>

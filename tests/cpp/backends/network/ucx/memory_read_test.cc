@@ -1,15 +1,11 @@
 // Rows in the memory of other processes: what is offered, what is believed of an offer, and what a lease tells.
 #include "backends/network/ucx/memory_read.h"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
-#include <new>
-#include <string>
 #include <vector>
 
 #include "support/check.h"

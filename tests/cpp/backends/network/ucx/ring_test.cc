@@ -12,7 +12,6 @@
 #include <cstring>
 #include <deque>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "support/check.h"
