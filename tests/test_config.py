@@ -1,19 +1,16 @@
 """Options: their scopes, the environment, and that programs are traced anew under others."""
 
-import functools
 import math
-import os
-import subprocess
-import sys
 import threading
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from pythons import CPU, ended
 from refusals import bounds, keywords, refused
+from spmd import mesh_of
 
 import fastjax
 from fastjax import Options, Topology, config
@@ -144,15 +141,10 @@ def test_options_count_and_not_the_scopes_that_set_them():
     assert len(traced) == 1
 
 
-@functools.cache
-def mesh():
-    return jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
-
-
 def planned(**arguments):
     """The spec and the timeout of a planning traced here."""
 
-    @partial(jax.shard_map, mesh=mesh(), in_specs=P("x"), out_specs=P("x"))
+    @partial(jax.shard_map, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"))
     def table(sizes):
         return fastjax.plan_ragged_all_to_all(sizes, axis_name="x", **arguments).table
 
@@ -220,14 +212,7 @@ def test_refused_variables():
 
 
 def child(program, **environ):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("FASTJAX_")}
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**kept, "JAX_PLATFORMS": "cpu", **environ},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    return ended("-c", program, environment=CPU | environ, without=("FASTJAX_",))
 
 
 def test_import_refuses_an_environment_that_means_nothing():

@@ -1,14 +1,13 @@
 """Each program of benchmarks/ once, as small as can be: it ends well, and its record has a page."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import records
 import to_markdown
 from emulated_cluster import system
+from pythons import printed
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PATH = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
@@ -45,14 +44,7 @@ def run(program: str, arguments: str, record: Path) -> None:
         if reason:
             pytest.skip(f"no emulated cluster: {reason}")
         words += ["--name", name]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / file), *words],
-        env={**os.environ, "PYTHONPATH": PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed(BENCHMARKS / file, *words, environment={"PYTHONPATH": PATH})
     if command:
         assert system.namespaces(f"{name}-") == []
     found = records.read(record)

@@ -1,11 +1,8 @@
 """examples/train_moe.py: both layers, interrupted, in several processes; what it writes."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 import train_moe
 from moe_lm import launch, layers, training
+from pythons import printed
 
 import fastjax
 from fastjax import scheduling
@@ -138,13 +136,10 @@ def test_four_processes_of_two_devices(uninterrupted, files, tmp_path):
     shutil.copytree(before / "4", tmp_path / "4")
     words = [f"--{k.replace('_', '-')}={v}" for k, v in (SIZES | STEPS).items()]
     words += [f"--text={files}", f"--folder={tmp_path}", f"--trace={tmp_path / 'trace.jsonl'}"]
-    command = [sys.executable, "-W", "error", train_moe.__file__, "--processes=4", "--resume"]
-    alone = {**os.environ, "JAX_COMPILATION_CACHE_DIR": ""}  # no warnings of what others write
-    done = subprocess.run(
-        [*command, *words], env=alone, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 steps, 8 devices, 4 processes, fastjax: loss" in done.stdout
+    command = "-W", "error", train_moe.__file__, "--processes=4", "--resume", *words
+    alone = {"JAX_COMPILATION_CACHE_DIR": ""}  # no warnings of what others write
+    said = printed(*command, environment=alone)
+    assert "6 steps, 8 devices, 4 processes, fastjax: loss" in said
     history = json.loads((tmp_path / "losses.json").read_text())
     assert history["losses"][:4] == wanted["losses"][:4]
     close(history, wanted)

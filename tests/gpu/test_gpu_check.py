@@ -1,14 +1,13 @@
 """`make gpu`: its measurements once, tiny, on the emulated GPU."""
 
 import json
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 from gpu_check import machine
 from gpu_check.parts import MEASUREMENTS, SANITIZERS
+from pythons import ended
 
 ROOT = Path(__file__).parents[2]
 # Those that compile, and the tests, which are run as such.
@@ -16,13 +15,7 @@ OTHERS = ("package", "programs", "driver", "nccl", "kernels", "tests")
 
 
 def gpu_check(*arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "gpu_check", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    return ended(ROOT / "benchmarks" / "gpu_check", *arguments, timeout=280)
 
 
 def test_all_measurements_on_the_emulated_gpu(tmp_path):

@@ -1,9 +1,7 @@
 """What the extension module refuses by itself; the package gives it no such arguments."""
 
-import subprocess
-import sys
-
 import numpy as np
+from pythons import printed
 from refusals import refusals, refused
 
 from fastjax import Topology, _core, scheduling
@@ -88,9 +86,8 @@ _core.network_close(1.0)
 
 
 def test_networks_and_addresses_that_are_none():
-    program = [sys.executable, "-c", _NETWORKS]
-    out = subprocess.run(program, check=True, capture_output=True, text=True).stdout
-    texts = [line for line in out.splitlines() if not line.startswith("[")]
+    told = printed("-c", _NETWORKS).splitlines()
+    texts = [line for line in told if not line.startswith("[")]
     wanted = (
         "no NIC 'no_such_nic' that is up and has an address; there are: ",
         "cannot open NIC 'lo' with transports 'no_such_transport'",

@@ -6,11 +6,11 @@ installed, as by `make integration`, that one is run by default.
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pythons import CPU, printed
 
 HERE = Path(__file__).parent
 NAMES = sorted(file.stem for file in (HERE / "trees").glob("*.py"))
@@ -27,14 +27,7 @@ def test_layer(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert name != "tunix" or "FASTJAX_INTEGRATION" not in os.environ
         pytest.skip(f"{variable} would be the root of its source tree")
     search = os.pathsep.join([str(HERE), str(HERE.parent / "support")])
-    done = subprocess.run(
-        [sys.executable, HERE / "run.py", name, Path(root).resolve()],
-        cwd=tmp_path,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": search},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    program = HERE / "run.py", name, Path(root).resolve()
+    said = printed(*program, environment=CPU | {"PYTHONPATH": search}, cwd=tmp_path)
     with capsys.disabled():
-        sys.stdout.write(f"\n{done.stdout}")
+        sys.stdout.write(f"\n{said}")

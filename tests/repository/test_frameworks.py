@@ -6,11 +6,10 @@ FASTJAX_INTEGRATION=1, as `make integration` sets it, says that all of the frame
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from pythons import CPU, printed
 
 PAGE = Path(__file__).parents[2] / "docs/how_to/frameworks.md"
 MODULES = {
@@ -55,17 +54,7 @@ def blocks(language: str) -> dict[str, str]:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(cwd)}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed(*command, environment=CPU | {"PYTHONPATH": str(cwd)}, cwd=cwd)
 
 
 def test_all_frameworks_are_known():

@@ -1,14 +1,13 @@
 """What was built and installed."""
 
 import importlib.metadata
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from pythons import ended, printed
 
 import fastjax
 import fastjax._core
@@ -63,21 +62,13 @@ def test_typing_marker_is_installed():
 )
 def test_stub_is_installed_and_up_to_date(tmp_path: Path):
     stub = tmp_path / "_core.pyi"
-    generate = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "fastjax._core", "-o", stub]
-    subprocess.run(generate, check=True, cwd=tmp_path)  # it looks for modules here first
+    generate = "-m", "nanobind.stubgen", "-q", "-m", "fastjax._core", "-o", stub
+    printed(*generate, cwd=tmp_path)  # it looks for modules here first
     assert (INSTALLED / "_core.pyi").read_text() == stub.read_text(), "run `make stub`"
 
 
 def in_source_tree(program):
-    hidden = ("PYTHONSAFEPATH", "PYTHONPATH")
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if k not in hidden},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ended("-c", program, without=("PYTHONSAFEPATH", "PYTHONPATH"), cwd=ROOT)
 
 
 def test_source_tree_borrows_the_installed_module():

@@ -3,14 +3,12 @@
 import hashlib
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jupytext
 import pytest
+from pythons import CPU, printed
 
 import fastjax
 from fastjax import errors, moe
@@ -40,16 +38,7 @@ def test_examples_run(page: Path, tmp_path: Path):
     script = tmp_path / "example.py"
     script.write_text(python_blocks(page))
     ours = ("FASTJAX_", "JAX_COMPILATION_CACHE_DIR")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment | {"JAX_PLATFORMS": "cpu"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed("-W", "error", script, environment=CPU, without=ours, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

@@ -13,17 +13,22 @@ CPU = {"JAX_PLATFORMS": "cpu"}
 
 
 def ended(
-    *arguments: str | Path, environment: Mapping[str, str] | None = None, **options: Any
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    without: tuple[str, ...] = (),
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     """One that has ended, however it did, and what it wrote.
 
     Args:
       environment: variables beside those of this process.
+      without: beginnings of the names of variables of this process that it does not get.
       **options: what else `subprocess.run` takes.
     """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     return subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | dict(environment or {}),
+        env=kept | dict(environment or {}),
         check=False,
         **{"capture_output": True, "text": True} | options,
     )
