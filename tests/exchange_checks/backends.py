@@ -78,7 +78,6 @@ class Backend(abc.ABC):
         """Checks run inside."""
         return contextlib.nullcontext()
 
-    @abc.abstractmethod
     def mesh(
         self,
         shape: tuple[int, ...] = (),
@@ -86,6 +85,8 @@ class Backend(abc.ABC):
         order: list[int] | None = None,
     ) -> jax.sharding.Mesh:
         """Of all devices, or of those with these numbers."""
+        shape = shape or (len(order or range(self.size)),)
+        return mesh_of(shape, names, order=order, platform=self.platform)
 
     @abc.abstractmethod
     def compiled(
@@ -100,15 +101,6 @@ class Backend(abc.ABC):
 
 class Devices(Backend):
     """Devices of a mesh, each of which runs the program."""
-
-    def mesh(
-        self,
-        shape: tuple[int, ...] = (),
-        names: tuple[str, ...] = ("x",),
-        order: list[int] | None = None,
-    ) -> jax.sharding.Mesh:
-        shape = shape or (len(order or range(self.size)),)
-        return mesh_of(shape, names, order=order, platform=self.platform)
 
     def compiled(
         self,

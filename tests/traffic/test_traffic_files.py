@@ -203,13 +203,8 @@ def test_trace_line_of_megatron_core(tmp_path):
     path = tmp_path / "router_trace_rank1.jsonl"
     path.write_text(json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "block": "mtp", "mtp_idx": 0}))
     first, second = read_routing_trace(path)
-    assert (first.step, first.layer, first.rank, first.block, first.mtp_idx) == (
-        7,
-        3,
-        1,
-        "decoder",
-        None,
-    )
+    place = first.step, first.layer, first.rank, first.block, first.mtp_idx
+    assert place == (7, 3, 1, "decoder", None)
     assert (first.num_tokens, first.topk, first.stage) == (2, 3, "pre_dispatch")
     np.testing.assert_array_equal(first.top_indices, LINE["top_indices"])
     assert not first.top_indices.flags.writeable

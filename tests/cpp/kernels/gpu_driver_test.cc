@@ -6,7 +6,6 @@
 // Without a library, the emulated driver. --small is for compute-sanitizer, under which every access takes its time.
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -40,21 +39,6 @@ struct Scale {
   int64_t longest;  // run
 };
 
-// Short ones, those around what kernels cut at, and long ones.
-int64_t RandomLength(const Scale& scale, Random* random) {
-  constexpr int64_t kCuts[] = {16, 32, 512, 2048, kernels::kTileBytes, 3 * kernels::kTileBytes};
-  switch (Below(random, 8)) {
-    case 0:
-      return std::max<int64_t>(1, kCuts[Below(random, std::size(kCuts))] + Below(random, 65) - 32);
-    case 1:
-      return 1 + Below(random, scale.longest);
-    case 2:
-      return 1 + Below(random, 1000);
-    default:
-      return 1 + Below(random, 64);
-  }
-}
-
 int32_t RandomBlocks(const Device& device, int64_t end, Random* random) {
   const int32_t usual = gpu_support::BlocksFor(end, device.max_blocks());
   return Below(random, 2) == 0 ? usual : 1 + static_cast<int32_t>(Below(random, 2 * int64_t{device.max_blocks()}));
@@ -77,7 +61,7 @@ Places RandomPlaces(const Scale& scale, int64_t count, Random* random) {
   Places places;
   for (int64_t i = 0; i < count; ++i) {
     places.room += Below(random, 2) == 0 ? 0 : Below(random, 40);
-    const int64_t bytes = RandomLength(scale, random);
+    const int64_t bytes = gpu_support::RandomLength(scale.longest, random);
     places.at.push_back(places.room);
     places.bytes.push_back(bytes);
     places.room += bytes;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/check.h"
+#include "support/gpu_driver/lists.h"
 #include "support/random.h"
 
 namespace fastjax::test {
@@ -60,22 +61,6 @@ Grid RandomGrid(Random* random) {
 
 std::string Text(const Grid& grid) {
   return std::to_string(grid.warps) + " warps of " + std::to_string(grid.threads) + " threads";
-}
-
-// Many lengths that are short, and those around what the kernels cut at.
-int64_t RandomLength(Random* random) {
-  constexpr int64_t kCuts[] = {kAlignment,      2 * kAlignment, 32 * kAlignment,
-                               kSmallTileBytes, kTileBytes,     3 * kTileBytes};
-  switch (Below(random, 8)) {
-    case 0:
-      return std::max<int64_t>(1, kCuts[Below(random, std::size(kCuts))] + Below(random, 65) - 32);
-    case 1:
-      return 1 + Below(random, 5 * kTileBytes);
-    case 2:
-      return 1 + Below(random, 1000);
-    default:
-      return 1 + Below(random, 64);
-  }
 }
 
 void CheckMoves(const std::vector<Move>& moves, const Grid& grid, const AlignedMemory& dst) {
@@ -210,7 +195,8 @@ TEST(Split) {
     const int64_t huge = Below(&random, count);
     int64_t end = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t bytes = skewed ? (i == huge ? 60 * kTileBytes + 5 : 1 + Below(&random, 40)) : RandomLength(&random);
+      const int64_t bytes = skewed ? (i == huge ? 60 * kTileBytes + 5 : 1 + Below(&random, 40))
+                                   : gpu_support::RandomLength(5 * kTileBytes, &random);
       runs.push_back({end + Below(&random, kAlignment), bytes});
       end = runs.back().begin + bytes;
     }

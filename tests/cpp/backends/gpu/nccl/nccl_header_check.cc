@@ -55,13 +55,13 @@ template <typename T>
 struct OursOf {
   using Type = T;
 };
+template <typename T>
+struct OursOf<T*> {
+  using Type = typename OursOf<T>::Type*;
+};
 template <>
 struct OursOf<ncclResult_t> {
   using Type = Result;
-};
-template <>
-struct OursOf<ncclResult_t*> {
-  using Type = Result*;
 };
 template <>
 struct OursOf<ncclDataType_t> {
@@ -72,20 +72,12 @@ struct OursOf<ncclUniqueId> {
   using Type = UniqueId;
 };
 template <>
-struct OursOf<ncclUniqueId*> {
-  using Type = UniqueId*;
-};
-template <>
-struct OursOf<ncclConfig_t*> {
-  using Type = Config*;
+struct OursOf<ncclConfig_t> {
+  using Type = Config;
 };
 template <>
 struct OursOf<ncclComm_t> {
   using Type = Comm;
-};
-template <>
-struct OursOf<ncclComm_t*> {
-  using Type = Comm*;
 };
 template <>
 struct OursOf<cudaStream_t> {

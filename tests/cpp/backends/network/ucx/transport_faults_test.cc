@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <future>
 #include <set>
 #include <string>
 #include <thread>
@@ -181,25 +180,6 @@ TEST(Killed) {
   Kill("tcp", children[0], children[1]);
   Kill("", children[2], children[3]);
 }
-
-// Holds a transport's thread, as if its process were stopped.
-class Stopped {
- public:
-  Stopped(TransportRig* rig, int32_t process) {
-    std::promise<void> holds;
-    rig->transport(process).Post([this, &holds] {
-      holds.set_value();
-      go_.get_future().wait();
-    });
-    holds.get_future().wait();
-  }
-  ~Stopped() { go_.set_value(); }
-  Stopped(const Stopped&) = delete;
-  Stopped& operator=(const Stopped&) = delete;
-
- private:
-  std::promise<void> go_;
-};
 
 // A large send is in flight, and beside it a send and a receive that nothing meets; then one side stops, and the other
 // gives up and takes its memory away. Returns false if the large one had ended by then: this thread got no processor

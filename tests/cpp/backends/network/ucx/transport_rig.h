@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <future>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -223,6 +224,25 @@ class ConnectedRig : public TransportRig {
       : TransportRig(processes, transports, nic_workers) {
     Introduce();
   }
+};
+
+// Holds a transport's thread, as if its process were stopped.
+class Stopped {
+ public:
+  Stopped(TransportRig* rig, int32_t process) {
+    std::promise<void> holds;
+    rig->transport(process).Post([this, &holds] {
+      holds.set_value();
+      go_.get_future().wait();
+    });
+    holds.get_future().wait();
+  }
+  ~Stopped() { go_.set_value(); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+
+ private:
+  std::promise<void> go_;
 };
 
 // Bytes that differ by seed and place.

@@ -2,8 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <future>
 #include <string>
 #include <vector>
 
@@ -215,17 +213,16 @@ TRANSPORT_TEST(FullRings) {
   rig.handler(0).WaitMessages(1);
   rig.handler(1).WaitMessages(1);
   for (const int32_t process : {0, 1}) CHECK_EQ(HasRing(&rig, process), transports.empty());
-  std::promise<void> go;
-  std::shared_future<void> gone = go.get_future().share();
-  rig.transport(1).Post([gone] { gone.wait(); });
   constexpr size_t kMessages = 2000;
-  rig.On(0, [](UcxTransport* transport) {
-    for (size_t i = 0; i < kMessages; ++i) {
-      const std::string text = std::to_string(i) + std::string(i % 500 == 0 ? 100000 : 700, '.');
-      transport->SendMessage(1, text.data(), text.size());
-    }
-  });
-  go.set_value();
+  {
+    const Stopped stopped(&rig, 1);
+    rig.On(0, [](UcxTransport* transport) {
+      for (size_t i = 0; i < kMessages; ++i) {
+        const std::string text = std::to_string(i) + std::string(i % 500 == 0 ? 100000 : 700, '.');
+        transport->SendMessage(1, text.data(), text.size());
+      }
+    });
+  }
   rig.handler(1).WaitMessages(kMessages + 1);
   const auto messages = rig.handler(1).messages();
   for (size_t i = 0; i < kMessages; ++i) CHECK_EQ(messages[i + 1].second.find(std::to_string(i) + "."), 0u);
