@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 
 from fastjax import optimal
 from fastjax.errors import ArgumentError, UnsupportedError
+from fastjax.optimal import cover
 
 
 def covered(rows, targets, lengths):
@@ -79,6 +80,16 @@ def test_whatever_the_time_there_are_stages(rows, startup, seconds):
     stages, _ = solved(rows, startup, seconds)
     busiest = max(rows.sum(axis=0).max(), rows.sum(axis=1).max())
     assert int(stages.lengths.sum()) >= busiest
+
+
+def test_parts_of_a_simple_cover_are_solved_again():
+    """Until it costs what no cover can cost less than, which neither simple one does."""
+    rows = np.random.default_rng(1).integers(0, 4, (6, 6))
+    np.fill_diagonal(rows, 0)
+    least = max(map(np.count_nonzero, [*rows, *rows.T])) + max(map(np.sum, [*rows, *rows.T]))
+    for simple in (cover.fewest_stages(rows), cover.least_length(rows, cover.Clock(60))):
+        assert len(simple.lengths) + simple.length > least
+    assert solved(rows, 1)[1] == least
 
 
 def test_more_rows_than_can_be_added_up():

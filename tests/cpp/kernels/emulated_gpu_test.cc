@@ -3,12 +3,11 @@
 #include "kernels/emulated_gpu.h"
 
 #include <array>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,22 +29,12 @@ const Driver& Gpu() { return *fastjax_gpu_driver(); }
 #define CHECK_OK(call) CHECK_EQ((call), 0)
 
 // Opened once, by anyone.
-class Gate {
- public:
-  void Open() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void Pass() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return open_; });
-  }
+struct Gate {
+  void Open() { opened.set_value(); }
+  void Pass() const { open.wait(); }
 
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
+  std::promise<void> opened;
+  std::shared_future<void> open = opened.get_future().share();
 };
 
 Stream NewStream() {
@@ -130,6 +119,23 @@ TEST(Devices) {
   int multiprocessors = 0;
   CHECK_OK(Gpu().CountMultiprocessors(&multiprocessors, 0));
   CHECK_GT(multiprocessors, 0);
+}
+
+// Errors have CUDA's numbers and words.
+TEST(ErrorTexts) {
+  for (const auto& [code, text] :
+       std::vector<std::pair<int, std::string>>{{0, "no error"},
+                                                {1, "invalid argument"},
+                                                {2, "out of memory"},
+                                                {9, "invalid configuration argument"},
+                                                {101, "invalid device ordinal"},
+                                                {400, "invalid resource handle"},
+                                                {600, "device not ready"},
+                                                {700, "an illegal memory access was encountered"},
+                                                {704, "peer access is already enabled"},
+                                                {12345, "unknown error"}}) {
+    CHECK_EQ(Gpu().ErrorText(code), text);
+  }
 }
 
 TEST(Peers) {

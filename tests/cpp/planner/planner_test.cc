@@ -1,6 +1,7 @@
 // Plans for more rails and servers than random_plans draws, and prices. What plans promise is checked there; how near
 // to the bounds they are, and that hashes tell them apart, in Python (tests/host/test_bound.py, test_stage_tables.py).
 #include <cstdint>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,27 @@ void CheckWarm(Scheduler scheduler) {
 
 TEST(Warm) {
   for (const Scheduler scheduler : AllSchedulers()) CheckWarm(scheduler);
+}
+
+// Where memory runs out half-way, nothing has been planned, and the same traffic is planned anew.
+TEST(NoMemoryForTransfers) {
+  const Topology topology = MakeTopology(2, 4);
+  const Case test_case = MakeCases(topology, 1).back();
+  for (const Scheduler scheduler : AllSchedulers()) {
+    Planner plan(topology, scheduler, 64);
+    plan.Plan(test_case.traffic.data());
+    bool thrown = false;
+    NoMemory() = true;
+    try {
+      plan.DeviceTransfers(planner::kEveryDevice);
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    NoMemory() = false;
+    CHECK(thrown && plan.traffic() == nullptr);
+    plan.Plan(test_case.traffic.data());
+    CheckReplay(topology, test_case.traffic, AllTransfers(&plan), StagingRows(plan));
+  }
 }
 
 // Prices are right to a millionth, whether a row takes hours or a small part of a picosecond.

@@ -75,13 +75,16 @@ TEST(Timeout) {
   job.DeliverAll();
   CHECK(b.failed == 1 && b.status.code == Code::kUnavailable);
   CHECK_CONTAINS(b.status.message, "process 0 (test) gave up: exchange: waited 1500.0 s");
-  // One that is at the same call, in another launch.
-  TestParticipant next(&job, 1, At(In(2)));
-  TestParticipant other(&job, 0, At(In(3)));
-  job.Join({&next});
-  other.Join();
-  job.rendezvous[0]->OnTick(now + 10000s);
-  CHECK_CONTAINS(other.status.message, "process 1 (test) (which is 1 launch behind)");
+  // One that is at the same call, in another launch, or elsewhere in that launch.
+  for (const auto& [launch, where] : {std::pair(In(2), "1 launch behind"), std::pair(In(5), "2 launches further"),
+                                      std::pair(In(3, 0, 2), "2 repetitions in a loop further")}) {
+    Job pair(2);
+    TestParticipant next(&pair, 1, At(launch));
+    TestParticipant other(&pair, 0, At(In(3)));
+    pair.Join({&next, &other});
+    pair.rendezvous[0]->OnTick(now + 10000s);
+    CHECK_CONTAINS(other.status.message, "process 1 (test) (which is " + std::string(where) + ")");
+  }
   // Who comes late is told at once.
   TestParticipant late(&job, 2);
   late.Join();

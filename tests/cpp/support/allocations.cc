@@ -9,6 +9,7 @@ namespace {
 std::atomic<long> g_allocations{0};
 std::atomic<long> g_arrays{0};
 std::atomic<bool> g_no_staging_memory{false};
+thread_local bool t_no_memory = false;
 
 void* Allocate(std::size_t size) {
   ++g_allocations;
@@ -19,7 +20,10 @@ void* Allocate(std::size_t size) {
 
 }  // namespace
 
-void* operator new(std::size_t size) { return Allocate(size); }
+void* operator new(std::size_t size) {
+  if (t_no_memory) throw std::bad_alloc();
+  return Allocate(size);
+}
 // What std::stable_sort takes. The sanitizers' own would not go with operator delete.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return Allocate(size); }
 void* operator new[](std::size_t size) {
@@ -44,6 +48,7 @@ namespace fastjax::test {
 
 long Allocations() { return g_allocations; }
 long Arrays() { return g_arrays; }
+bool& NoMemory() { return t_no_memory; }
 
 NoStagingMemory::NoStagingMemory() { g_no_staging_memory = true; }
 NoStagingMemory::~NoStagingMemory() { g_no_staging_memory = false; }

@@ -8,6 +8,8 @@ namespace fastjax::test {
 long Allocations();
 // Arrays that exist.
 long Arrays();
+// While it is true, this thread gets none but arrays.
+bool& NoMemory();
 
 // While one lives, there is no staging memory but what pools have: arrays that are asked for with std::nothrow.
 class NoStagingMemory {

@@ -2,7 +2,6 @@
 // what is waited for is named.
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <memory>
 #include <new>
@@ -156,15 +155,17 @@ TEST(DroppedRows) {
   }
 }
 
-// What devices of a process are told that waited while rows were held.
-std::string WaitedFor(const ProgramOptions& options, int32_t process) {
+// What devices of a process are told that waited while rows were held; any rows, unless given.
+std::string WaitedFor(const ProgramOptions& options, int32_t process, const Matrix& rows = {}) {
   Program program(options);
-  const auto rig = program.calls[0].MakeRig();
-  const Outcomes outcomes = program.StartHeld(program.calls[0], rig.get());
+  const Call& call = program.calls[0];
+  const auto rig =
+      rows.empty() ? call.MakeRig() : std::make_unique<Rig>(call.site, call.options, rows, &program.random);
+  const Outcomes outcomes = program.StartHeld(call, rig.get());
   program.Tick(process, kLate);
   program.TickAll(kLate);
   outcomes.WaitAll();
-  return Told(program.calls[0], outcomes, process).message;
+  return Told(call, outcomes, process).message;
 }
 
 TEST(Waiting) {
@@ -176,6 +177,18 @@ TEST(Waiting) {
   CHECK_CONTAINS(WaitedFor(Direct(2, 2, 2), 0),
                  "stage 1 of 1: 4 messages to receive from process 1 (host b): devices 2, 3; stage 1 of 1: 4 messages "
                  "to send to process 1 (host b): devices 2, 3 (group ");
+  // Where every device is a process of its own, rows that are balanced or local are messages, too: device 0 sends
+  // across alone, so that device 1 takes half of it on.
+  ProgramOptions halves = Direct(2, 2);
+  halves.calls = {Scheduler::kFast};
+  halves.owners = Owners::kHalves;
+  Matrix rows(16, 0);
+  rows[0 * 4 + 2] = 200;
+  rows[1 * 4 + 0] = 5;
+  CHECK_CONTAINS(
+      WaitedFor(halves, 0, rows),
+      "inside a server: 1 message to receive from process 1 (host b): device 1; balance before stage 1 of 1: "
+      "1 message to send to process 1 (host b): device 1; stage 1 of 1: 1 message to send to process 2 ");
   // The pool's threads copy nothing until they are let go.
   std::promise<void> go;
   const std::shared_future<void> going = go.get_future().share();
@@ -276,24 +289,27 @@ TEST(Refusal) {
   }
 }
 
-// A program with other shapes in one process: nothing lands where there is no room for it.
+// A program with other shapes in one process, or more slices: nothing lands where there is no room for it.
 TEST(OtherShapes) {
-  Program program;
-  Call& call = program.calls[0];
-  const auto rig = call.MakeRig();
-  call.options.row_bytes *= 2;
-  const auto other = call.MakeRig();
-  const Outcomes outcomes(6);
-  for (const int32_t process : {0, 1, 2}) {
-    (process == 1 ? other : rig)->StartAll(call.exchange.get(), 1, outcomes, process);
+  for (const bool slices : {false, true}) {
+    Program program;
+    Call& call = program.calls[0];
+    const auto rig = call.MakeRig();
+    if (slices) call.options.per_peer = 2;
+    if (!slices) call.options.row_bytes *= 2;
+    const auto other = call.MakeRig();
+    const Outcomes outcomes(6);
+    for (const int32_t process : {0, 1, 2}) {
+      (process == 1 ? other : rig)->StartAll(call.exchange.get(), 1, outcomes, process);
+    }
+    outcomes.WaitAll();
+    for (int32_t p = 0; p < 6; ++p) {
+      CHECK(outcomes.status(p).code == (slices ? Code::kInternal : Code::kInvalidArgument));
+      CHECK_CONTAINS(outcomes.status(p).message, slices ? "other numbers of slices" : "other shapes or another type");
+    }
+    CHECK(rig->IsUntouched());
+    CHECK(other->IsUntouched());
   }
-  outcomes.WaitAll();
-  for (int32_t p = 0; p < 6; ++p) {
-    CHECK(outcomes.status(p).code == Code::kInvalidArgument);
-    CHECK_CONTAINS(outcomes.status(p).message, "other shapes or another type");
-  }
-  CHECK(rig->IsUntouched());
-  CHECK(other->IsUntouched());
 }
 
 // Rows that take longer than the time-out are not stuck while they move.

@@ -34,18 +34,21 @@ struct Call {
 };
 
 struct ProgramOptions {
-  planner::Topology topology = MakeTopology(3, 2);  // each process has a server
+  planner::Topology topology = MakeTopology(3, 2);
   std::vector<planner::Scheduler> calls = {planner::Scheduler::kFast};
   int64_t row_bytes = 800;
   int32_t groups = 1;
-  bool in_order = false;  // of devices and ranks
+  Owners owners = Owners::kServers;  // or halves of them
+  bool in_order = false;             // of devices and ranks
   uint64_t seed = 3;
   int64_t first_timeout_ms = kNoTimeoutMs;
 };
 
 struct Program {
   explicit Program(const ProgramOptions& given = {})
-      : random(given.seed), processes(given.topology.servers, given.seed), network(processes.network) {
+      : random(given.seed),
+        processes(given.topology.servers * (given.owners == Owners::kHalves ? 2 : 1), given.seed),
+        network(processes.network) {
     for (const planner::Scheduler scheduler : given.calls) {
       Call call;
       call.options.topology = given.topology;
@@ -54,7 +57,7 @@ struct Program {
       call.site = MakeSite(given.groups, given.topology.devices(),
                            calls.empty() ? given.first_timeout_ms : kNoTimeoutMs, given.in_order ? nullptr : &random);
       call.site->channel = static_cast<int64_t>(calls.size()) + 1;
-      Deal(Owners::kServers, given.topology.devices_per_server, &random, call.site.get());
+      Deal(given.owners, given.topology.devices_per_server, &random, call.site.get());
       call.exchange = std::make_unique<Everywhere>(&processes, call.site, call.options);
       call.random = &random;
       calls.push_back(std::move(call));

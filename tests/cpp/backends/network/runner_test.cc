@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <future>
 #include <limits>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "support/allocations.h"
 #include "support/check.h"
 #include "support/group_exchange.h"
+#include "support/outcomes.h"
 #include "support/sites.h"
 #include "support/traffic.h"
 #include "support/unlinked_transport.h"
@@ -26,7 +30,7 @@ using network::MessageSchedule;
 using network::Runner;
 using planner::Scheduler;
 
-// Ends requests in their order, without moving anything, when it is told to.
+// Ends requests in their order, without moving anything, when it is told to. Other threads find it closed, once it is.
 class EndingTransport final : public UnlinkedTransport<> {
  public:
   EndingTransport(int32_t process, int32_t processes) : UnlinkedTransport(process, processes) {
@@ -35,8 +39,10 @@ class EndingTransport final : public UnlinkedTransport<> {
   }
 
   bool Post(std::function<void()> task) override {
-    tasks_.push_back(std::move(task));
-    return true;
+    const bool own = std::this_thread::get_id() == own_;
+    if (!own) closed_.wait();
+    if (own) tasks_.push_back(std::move(task));
+    return own;
   }
   void Send(const RowMessage& message) override { requests_.push_back(message); }
   void Receive(const RowMessage& message) override { requests_.push_back(message); }
@@ -50,9 +56,12 @@ class EndingTransport final : public UnlinkedTransport<> {
     running_.clear();
   }
 
+  std::promise<void> close;
   std::vector<std::pair<uint64_t, uint64_t>> dropped;
 
  private:
+  const std::thread::id own_ = std::this_thread::get_id();
+  const std::shared_future<void> closed_ = close.get_future().share();
   std::vector<RowMessage> requests_;
   std::vector<std::function<void()>> tasks_;
   std::vector<std::function<void()>> running_;
@@ -65,11 +74,9 @@ struct Job : GroupExchange {
     processes = Deal(Owners::kServers, topology.devices_per_server, &random, site.get());
     Plan(topology, scheduler, rows, 1);
     Bring(false, 8);
-    const int64_t most = std::max(args.front().source_rows, args.front().destination_rows);
-    memory.resize(static_cast<size_t>(most) * 8);
     for (ExchangeArgs& device : args) {
-      device.source = memory.data();
-      device.destination = memory.data();
+      device.source = memory.emplace_back(device.source_rows * 8).data();
+      device.destination = memory.emplace_back(device.destination_rows * 8).data();
     }
   }
   void Build(int32_t process, MessageSchedule* schedule) {
@@ -78,7 +85,7 @@ struct Job : GroupExchange {
   }
 
   int32_t processes;
-  std::vector<std::byte> memory;
+  std::deque<std::vector<std::byte>> memory;
   DevicePlans plans;
 };
 
@@ -102,6 +109,24 @@ TEST(NoAllocations) {
     }
     schedule.Release();
   }
+}
+
+// A transport whose thread ends while the pool copies: what comes back from there ends the exchange.
+TEST(TransportEnds) {
+  const planner::Topology topology = MakeTopology(1, 2);
+  Job job(topology, Scheduler::kDirect, Fill(topology, [](int32_t, int32_t) { return 200'000; }));
+  MessageSchedule schedule;
+  job.Build(0, &schedule);
+  EndingTransport transport(0, 1);
+  Runner runner;
+  const Outcomes outcome(1);
+  runner.Start(&transport, job.site.get(), 0, &schedule, uint64_t{1} << 16, 0, outcome.For(0));
+  transport.EndAll();
+  CHECK(!outcome.called(0));
+  transport.close.set_value();
+  outcome.WaitAll();
+  CHECK_CONTAINS(outcome.status(0).message, "the network of this process has been closed");
+  schedule.Release();
 }
 
 // Also when some tags need more bits than are theirs, no two pairs of devices share one, and all of them can be

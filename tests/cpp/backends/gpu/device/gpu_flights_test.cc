@@ -1,7 +1,7 @@
 // Exchanges that have been started: a done waits for the end of its own, and for no other.
+#include <atomic>
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <thread>
 
 #include "backends/gpu/device/gpu.h"
 #include "kernels/driver.h"
@@ -19,7 +19,9 @@ const kernels::Driver& Driver() { return *fastjax_gpu_driver(); }
 
 // One device: XLA's stream, the one for exchanges, and addresses that arrays might have.
 struct Device {
-  Device() { CHECK(gpu.SideStream(0, Beside::kExchanges, &exchanges).ok()); }
+  explicit Device(const kernels::Driver* driver = fastjax_gpu_driver()) : gpu(driver) {
+    CHECK(gpu.SideStream(0, Beside::kExchanges, &exchanges).ok());
+  }
 
   // Starts an exchange of run `run` that lasts until `computation` is let go.
   void Start(const void* rows, Computation* computation, int64_t run = 1) {
@@ -38,7 +40,7 @@ struct Device {
     return reached == 0;
   }
 
-  Gpu gpu{fastjax_gpu_driver()};
+  Gpu gpu;
   OwnStream xla;
   kernels::Stream exchanges = nullptr;
   std::byte arrays[4] = {};
@@ -94,6 +96,26 @@ TEST(OperandsThatAreNotKept) {
   const Status status = device.gpu.EndFlight(0, &device.arrays[1], {&device.arrays[2]}, device.xla.stream);
   CHECK_CONTAINS(status.message, "has not kept the operands");
   CHECK_EQ(Driver().SynchronizeStream(device.exchanges), 0);
+}
+
+// Where the driver fails, what has been put on the stream has ended, and is no exchange to be waited for.
+TEST(NotAdded) {
+  const FaultyDriver faulty;
+  Device device(faulty.get());
+  for (const int64_t calls : {2, 4}) {
+    Computation computation;
+    computation.PutOn(device.exchanges);
+    std::atomic<bool> let_go{false};
+    std::thread thread([&] {
+      let_go = true;
+      computation.LetGo();
+    });
+    FaultyDriver::FailAfter(calls);
+    CHECK_CONTAINS(device.gpu.AddFlight(0, &device.arrays[1], {}).message, calls == 2 ? "make an event" : "record an");
+    CHECK(FaultyDriver::Stop() && let_go);
+    thread.join();
+    CHECK_CONTAINS(device.Done(&device.arrays[1]).message, "no exchange of emulated device 0");
+  }
 }
 
 // A program that fails waits for its own exchanges, and leaves those of others.

@@ -39,8 +39,9 @@ class FaultyPeer {
       ucx::Header header{};
       CHECK_EQ(length, sizeof(header));
       std::memcpy(&header, data, sizeof(header));
-      if (header.kind == ucx::Kind::kHello)
-        static_cast<FaultyPeer*>(argument)->ring_ = static_cast<int>(header.number) - 1;
+      auto* const own = static_cast<FaultyPeer*>(argument);
+      if (header.kind == ucx::Kind::kHello) own->ring_ = static_cast<int>(header.number) - 1;
+      if (header.kind == ucx::Kind::kGrant) own->granted_ = header.tag;
       return UCS_OK;
     };
     CHECK(nic_worker_->SetReceiver(heard, this) == UCS_OK);
@@ -59,6 +60,8 @@ class FaultyPeer {
 
   // Of the ring that the victim has for this one; negative if it has not greeted, or has none.
   int ring() const { return ring_; }
+  // The victim's number of what it last asked for; 0: nothing.
+  uint64_t granted() const { return granted_; }
   bool OpenRing() {
     const uint64_t words[] = {1, kIncarnation, victim_.incarnation};
     return writer_.Open(getpid(), ring_, fastjax::KeyedHash(OptionsOf(1, 2, "").secret, words, sizeof(words)));
@@ -83,6 +86,9 @@ class FaultyPeer {
     header.sequence = sequence;
     header.rows = more;
     header.bytes = text.size();
+    return Signed(header);
+  }
+  static ucx::Header Signed(ucx::Header header) {
     header.hash = ucx::HashOf(OptionsOf(1, 2, "tcp").secret, header);
     return header;
   }
@@ -90,7 +96,9 @@ class FaultyPeer {
   void Send(const std::string& text, uint32_t generation, uint64_t sequence,
             ucx::Connection connection = ucx::Connection::kControl, uint64_t more = 0,
             uint32_t flags = UCP_AM_SEND_FLAG_EAGER) {
-    const ucx::Header header = HeaderOf(text, generation, sequence, 1, connection, more);
+    Send(HeaderOf(text, generation, sequence, 1, connection, more), text, flags);
+  }
+  void Send(const ucx::Header& header, const std::string& text, uint32_t flags = UCP_AM_SEND_FLAG_EAGER) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = flags;
@@ -135,6 +143,7 @@ class FaultyPeer {
   ucp_ep_h endpoint_ = nullptr;
   uint64_t probe_word_ = 5;
   int ring_ = -1;
+  uint64_t granted_ = 0;
   ucx::RingWriter writer_;
 };
 
@@ -284,15 +293,46 @@ TEST(Rings) {
   CHECK(messages[0].second == first && messages[1].second == second && messages[2].second == third);
   CHECK_EQ(StateOf(victim.transport.get()).refused, 4);
   CHECK(victim.handler.lost().empty() && victim.handler.renewed().empty());
+  ucx::Header unknown = peer.HeaderOf(first, 0, 3);
+  unknown.kind = ucx::Kind{99};
+  peer.SendByRing(FaultyPeer::Signed(unknown), 0, first);
+  peer.DriveUntil([&] { return StateOf(victim.transport.get()).refused == 5; });
   // What cannot be a message ends the ring, and the connection with it, as nobody knows what else was in it.
-  ucx::Header broken = peer.HeaderOf(first, 0, 3);
+  ucx::Header broken = peer.HeaderOf(first, 0, 4);
   broken.magic += 1;
   peer.SendByRing(broken, 0, first);
   peer.DriveUntil([&] { return victim.handler.renewed().size() == 1; });
 }
 
-// Rows that nobody asks for are not kept for ever, and in what came after them nothing changes.
-TEST(UnmetRowsExpire) {
+// A part of rows that does not follow, or is more than was asked for, ends them, and is not written anywhere.
+TEST(Chunks) {
+  for (const uint64_t from : {0, 1}) {
+    Acquainted both;
+    Ends ends;
+    std::vector<std::byte> into(10);
+    const std::vector<Iov> iovs = Whole(&into);
+    both.victim.transport->Post([&] { both.victim.transport->Receive({{1, 0, 0}, 5, iovs.data(), 1, &ends, 0}); });
+    ucx::Header offer = both.peer.HeaderOf("", 0, 0);
+    offer.kind = ucx::Kind::kOffer;
+    offer.tag = 5;
+    offer.rows = into.size();
+    both.peer.Send(FaultyPeer::Signed(offer), "");
+    both.peer.DriveUntil([&] { return both.peer.granted() != 0; });
+    const std::string text(from == 0 ? 11 : 9, 'x');
+    ucx::Header chunk = both.peer.HeaderOf(text, 0, 0, 1, ucx::Connection::kChunks, from);
+    chunk.kind = ucx::Kind::kChunk;
+    chunk.number = both.peer.granted();
+    both.peer.Send(FaultyPeer::Signed(chunk), text);
+    both.peer.DriveUntil([&] { return ends.Has(0); });
+    CHECK_CONTAINS(ends.Of(0).message, "sent " + std::to_string(text.size()) + " bytes from byte " +
+                                           std::to_string(from) + " on where 10 were left");
+    CHECK(into == std::vector<std::byte>(10));
+  }
+}
+
+// Rows that nobody asks for are kept, though not for ever, unless they are of an exchange that was given up; and offers
+// are not that this process cannot read.
+TEST(UnmetRows) {
   ucx::TransportParts parts;
   parts.peers = std::vector<ucx::Peer>(2);
   ucx::Connections connections(&parts);
@@ -303,9 +343,18 @@ TEST(UnmetRowsExpire) {
   rows.OnArrival(&parts.peers[1], arrival);
   const auto now = std::chrono::steady_clock::now();
   rows.Expire(now + std::chrono::minutes{59});
-  CHECK_EQ(parts.peers[1].unmet.size(), 1u);
+  arrival.header.tag = 9;
+  rows.OnArrival(&parts.peers[1], arrival);
+  CHECK_EQ(parts.peers[1].unmet.size(), 2u);
+  rows.Drop(8, ~uint64_t{3});
+  CHECK(parts.peers[1].unmet.size() == 1 && parts.peers[1].unmet.front().header.tag == 5);
   rows.Expire(now + std::chrono::minutes{61});
   CHECK(parts.peers[1].unmet.empty());
+  arrival.header.kind = ucx::Kind::kOffer;
+  arrival.header.tag = 5;
+  arrival.length = 8;
+  rows.OnArrival(&parts.peers[1], arrival);
+  CHECK(parts.peers[1].unmet.empty() && parts.counters.refused == 1);
 }
 
 // An acknowledgement of what there is not, or of what was not sent, says nothing.
