@@ -29,9 +29,10 @@ gpu::TableShape ShapeOfTable(const CallSite& site) {
           planner::kEntries * kWord};
 }
 
-// Numbers the calls of this process in which one device has all ranks.
+// Numbers the calls of this process in which one device has all ranks. XLA's run ids have 32 bits: no call is taken for
+// a run that has failed.
 struct CallsOfAll {
-  std::atomic<int64_t> begun{0};
+  std::atomic<int64_t> begun{int64_t{1} << 32};
 };
 
 // Makes a completion that is called `count` times and then calls `done`, with the first failure if there is one.
@@ -56,8 +57,8 @@ Completion WhenAll(int32_t count, Completion done) {
 }
 
 // Returns the integers of a rank, given those of rank 0.
-IntView OfRank(int32_t rank, IntView ints) {
-  ints.data = static_cast<const std::byte*>(ints.data) + rank * ints.size * IntBytes(ints.kind);
+IntView OfPosition(int32_t position, IntView ints) {
+  ints.data = static_cast<const std::byte*>(ints.data) + position * ints.size * IntBytes(ints.kind);
   return ints;
 }
 
@@ -204,20 +205,21 @@ void GpuExchangeCall::Start(int64_t run_id, const Status& loaded, Completion don
   Fail(state_.exchange.get(), run_id, loaded, std::move(done));
 }
 
+// Of a device that has all ranks, arrays have the operands of each, by position.
 void GpuExchangeCall::StartRanks(int64_t run_id, Completion done) {
   if (!state_.all_ranks_here()) return state_.exchange->Start(run_id, partition(), args_, std::move(done));
   const int64_t call = ProcessState<CallsOfAll>().begun.fetch_add(1);
-  const int32_t ranks = state_.site->group_size;
-  const Completion all = WhenAll(ranks, std::move(done));
-  for (int32_t rank = 0; rank < ranks; ++rank) state_.exchange->Start(call, rank, ArgsOf(rank), all);
+  const int32_t devices = state_.site->group_size;
+  const Completion all = WhenAll(devices, std::move(done));
+  for (int32_t p = 0; p < devices; ++p) state_.exchange->Start(call, p, ArgsOf(p), all);
 }
 
-ExchangeArgs GpuExchangeCall::ArgsOf(int32_t rank) const {
+ExchangeArgs GpuExchangeCall::ArgsOf(int32_t position) const {
   ExchangeArgs args = args_;
-  args.source += rank * args.source_rows * args.row_bytes;
-  args.destination += rank * args.destination_rows * args.row_bytes;
+  args.source += position * args.source_rows * args.row_bytes;
+  args.destination += position * args.destination_rows * args.row_bytes;
   for (IntView* view : {&args.input_offsets, &args.send_sizes, &args.output_offsets, &args.recv_sizes}) {
-    *view = OfRank(rank, *view);
+    *view = OfPosition(position, *view);
   }
   return args;
 }
@@ -273,11 +275,11 @@ Status GpuPlanCall::PlanForAll() {
   const CallSite& site = *state_.site;
   std::vector<CountsArgs> args(static_cast<size_t>(site.group_size));
   args[site.position_at[state_.rank]] = args_;
-  for (size_t rank = 0; rank < args.size(); ++rank) {
-    args[rank].send_sizes = OfRank(static_cast<int32_t>(rank), args_.send_sizes);
+  for (size_t p = 0; p < args.size(); ++p) {
+    args[p].send_sizes = OfPosition(static_cast<int32_t>(p), args_.send_sizes);
   }
   Launch unrecorded;
-  return CountsWork().Do(site, 0, args, {state_.rank}, state_.plan, &unrecorded);
+  return CountsWork().GatherAndPlan(site, 0, args, {state_.rank}, state_.plan, &unrecorded);
 }
 
 // From any thread.

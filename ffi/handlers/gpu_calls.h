@@ -139,7 +139,7 @@ class GpuExchangeCall final : public GpuCall {
  private:
   Status GoBeside(const Buffers& buffers);
   void StartRanks(int64_t run_id, Completion done);
-  ExchangeArgs ArgsOf(int32_t rank) const;
+  ExchangeArgs ArgsOf(int32_t position) const;
 
   const GpuExchangeSite& state_;
   ExchangeArgs args_;  // where one device has all ranks, of rank 0; those of the others lie behind them
