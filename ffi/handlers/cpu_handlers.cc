@@ -1,4 +1,4 @@
-// The handlers of CPU programs: of plans, which gather counts as well, or only that; of exchanges; and of the calls
+// The handlers of CPU programs: of plans, and of gathering counts, with a plan or alone; of exchanges; and of the calls
 // between which a started exchange runs. Emulated GPUs execute what takes the form of a GPU's call, or has all ranks on
 // one device.
 #include <algorithm>
@@ -210,8 +210,8 @@ ffi::Error ExecuteStart(StartSite* site, ffi::RemainingArgs after, ffi::Result<f
   return ffi::Error::Success();
 }
 
-// XLA was asked to give value and result one buffer; it is free not to. Of a done, it keeps the memory of operands
-// until the rows have come.
+// XLA was asked to give value and result one buffer; it is free not to. A done has the operands of its start, so that
+// XLA keeps their memory until the rows have come.
 ffi::Error Pass(ffi::AnyBuffer value, ffi::RemainingArgs /*earlier*/, ffi::Result<ffi::AnyBuffer> result,
                 ffi::Dictionary /*attrs*/) {
   if (result->size_bytes() != value.size_bytes()) return ToError(UnexpectedOperands());
@@ -269,20 +269,20 @@ XLA_FFI_DEFINE_HANDLER(kEmpty, DoNothing, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>()
 
 }  // namespace
 
-XLA_FFI_Error* Empty(XLA_FFI_CallFrame* frame) { return kEmpty(frame); }
+Target EmptyTarget() { return TargetOf<kEmpty>(GetContract().empty); }
 
-std::vector<Handlers> CpuHandlers(bool emulates) {
+std::vector<Target> CpuTargets(bool emulates) {
   const Contract& contract = GetContract();
-  return {emulates ? HandlersOf<PlanSite, kInstantiateEmulatedPlan, kExecutePlan>(contract.plan)
-                   : HandlersOf<PlanSite, kInstantiatePlan, kExecutePlan>(contract.plan),
-          emulates ? HandlersOf<ExchangeSite, kInstantiateEmulatedExchange, kExecuteExchange>(contract.exchange)
-                   : HandlersOf<ExchangeSite, kInstantiateExchange, kExecuteExchange>(contract.exchange),
-          HandlersOf<StartSite, kInstantiateStart, kExecuteStart>(contract.start),
-          {contract.done.target, nullptr, emulates ? EmulatedDone : kPass},
-          {contract.after.target, nullptr, kPassLater},
-          LevelHandlers(),
-          DealHandlers(),
-          {contract.empty.target, nullptr, Empty}};
+  return {emulates ? TargetOf<PlanSite, kInstantiateEmulatedPlan, kExecutePlan>(contract.plan)
+                   : TargetOf<PlanSite, kInstantiatePlan, kExecutePlan>(contract.plan),
+          emulates ? TargetOf<ExchangeSite, kInstantiateEmulatedExchange, kExecuteExchange>(contract.exchange)
+                   : TargetOf<ExchangeSite, kInstantiateExchange, kExecuteExchange>(contract.exchange),
+          TargetOf<StartSite, kInstantiateStart, kExecuteStart>(contract.start),
+          emulates ? EmulatedDoneTarget() : TargetOf<kPass>(contract.done),
+          TargetOf<kPassLater>(contract.after),
+          LevelTarget(),
+          DealTarget(),
+          EmptyTarget()};
 }
 
 }  // namespace fastjax::handlers

@@ -99,6 +99,15 @@ ffi::ErrorOr<std::unique_ptr<Site>> MakeSite(const ffi::ErrorOr<CallAttributes>&
   return site;
 }
 
+// No exception may pass through XLA. Only a lack of memory or threads can throw here.
+inline XLA_FFI_Error* CallGuarded(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handler) {
+  try {
+    return handler(frame);
+  } catch (const std::exception& error) {
+    return ExhaustedError(frame->api, error.what());
+  }
+}
+
 // Registers the state type of a call site with the XLA that calls, the first time it calls. Doing it here rather
 // than from Python spares users an order of initialisation that is easily got wrong: types must be known before
 // the handlers that return them, and registering one from Python would start the backend on import.
@@ -107,18 +116,19 @@ XLA_FFI_Error* CallWithSiteType(XLA_FFI_CallFrame* frame, XLA_FFI_Handler* handl
   static constexpr XLA_FFI_TypeInfo kInfo{XLA_FFI_TypeInfo_STRUCT_SIZE, nullptr, DeleteSite<Site>};
   static XLA_FFI_Error* const failure = ffi::Ffi::RegisterTypeId(frame->api, Site::kTypeName, &Site::id, kInfo);
   if (failure != nullptr) return failure;
-  // No exception may pass through XLA. Only a lack of memory or threads can throw here.
-  try {
-    return handler(frame);
-  } catch (const std::exception& error) {
-    return ExhaustedError(frame->api, error.what());
-  }
+  return CallGuarded(frame, handler);
 }
 
 template <typename Site, XLA_FFI_Handler* instantiate, XLA_FFI_Handler* execute>
-Handlers HandlersOf(const CustomCall& call) {
+Target TargetOf(const CustomCall& call) {
   return {call.target, [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, instantiate); },
           [](XLA_FFI_CallFrame* frame) { return CallWithSiteType<Site>(frame, execute); }};
+}
+
+// Of a call without state.
+template <XLA_FFI_Handler* execute>
+Target TargetOf(const CustomCall& call) {
+  return {call.target, nullptr, [](XLA_FFI_CallFrame* frame) { return CallGuarded(frame, execute); }};
 }
 
 }  // namespace fastjax::handlers

@@ -56,6 +56,6 @@ XLA_FFI_DEFINE_HANDLER(
 
 }  // namespace
 
-XLA_FFI_Error* EmulatedDone(XLA_FFI_CallFrame* frame) { return kDone(frame); }
+Target EmulatedDoneTarget() { return TargetOf<kDone>(GetContract().done); }
 
 }  // namespace fastjax::handlers

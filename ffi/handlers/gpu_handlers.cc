@@ -125,14 +125,13 @@ XLA_FFI_DEFINE_HANDLER(kRocmAfter, After<kRocm>, BindPass());
 
 }  // namespace
 
-std::vector<Handlers> GpuHandlers(std::string_view platform) {
+std::vector<Target> GpuTargets(std::string_view platform) {
   const Contract& contract = GetContract();
   const bool cuda = platform == kCuda;
-  return {HandlersOf<GpuPlanSite, kInstantiatePlan, kExecutePlan>(contract.plan),
-          HandlersOf<GpuExchangeSite, kInstantiateExchange, kExecuteExchange>(contract.exchange),
-          {contract.done.target, nullptr, cuda ? kCudaDone : kRocmDone},
-          {contract.after.target, nullptr, cuda ? kCudaAfter : kRocmAfter},
-          {contract.empty.target, nullptr, Empty}};
+  return {TargetOf<GpuPlanSite, kInstantiatePlan, kExecutePlan>(contract.plan),
+          TargetOf<GpuExchangeSite, kInstantiateExchange, kExecuteExchange>(contract.exchange),
+          cuda ? TargetOf<kCudaDone>(contract.done) : TargetOf<kRocmDone>(contract.done),
+          cuda ? TargetOf<kCudaAfter>(contract.after) : TargetOf<kRocmAfter>(contract.after), EmptyTarget()};
 }
 
 }  // namespace fastjax::handlers

@@ -9,23 +9,23 @@
 
 namespace fastjax::handlers {
 
-// The functions that XLA calls for one target. Calls without state are not instantiated.
-struct Handlers {
-  const char* target;
+// A target of custom calls, and the functions that XLA calls for it. Calls without state are not instantiated.
+struct Target {
+  const char* name;
   XLA_FFI_Handler* instantiate;
   XLA_FFI_Handler* execute;
 };
 
 // Those of CPU programs, whose devices may emulate GPUs.
-std::vector<Handlers> CpuHandlers(bool emulates);
+std::vector<Target> CpuTargets(bool emulates);
 // Those of "cuda" or "rocm" programs.
-std::vector<Handlers> GpuHandlers(std::string_view platform);
+std::vector<Target> GpuTargets(std::string_view platform);
 
-Handlers LevelHandlers();
-Handlers DealHandlers();
-XLA_FFI_Error* EmulatedDone(XLA_FFI_CallFrame* frame);
+Target LevelTarget();
+Target DealTarget();
+Target EmulatedDoneTarget();
 // Does nothing, on all platforms. Benchmarks measure by it what it costs to launch a call.
-XLA_FFI_Error* Empty(XLA_FFI_CallFrame* frame);
+Target EmptyTarget();
 
 }  // namespace fastjax::handlers
 

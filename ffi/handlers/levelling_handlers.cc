@@ -177,7 +177,7 @@ XLA_FFI_DEFINE_HANDLER(kExecuteDeal, ExecuteDeal, ExecuteBinding());
 
 }  // namespace
 
-Handlers LevelHandlers() { return HandlersOf<LevellingSite, kInstantiateLevel, kExecuteLevel>(GetContract().level); }
-Handlers DealHandlers() { return HandlersOf<LevellingSite, kInstantiateDeal, kExecuteDeal>(GetContract().deal); }
+Target LevelTarget() { return TargetOf<LevellingSite, kInstantiateLevel, kExecuteLevel>(GetContract().level); }
+Target DealTarget() { return TargetOf<LevellingSite, kInstantiateDeal, kExecuteDeal>(GetContract().deal); }
 
 }  // namespace fastjax::handlers

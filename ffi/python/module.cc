@@ -174,14 +174,14 @@ nb::tuple LevelExperts(const Words& rows, int32_t servers, int32_t devices, int3
 }
 
 // As jax.ffi registers them.
-nb::dict ToDict(const std::vector<handlers::Handlers>& all) {
+nb::dict Registrations(const std::vector<handlers::Target>& all) {
   const auto capsule = [](XLA_FFI_Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); };
   nb::dict targets;
-  for (const handlers::Handlers& own : all) {
+  for (const handlers::Target& target : all) {
     nb::dict stages;
-    if (own.instantiate != nullptr) stages["instantiate"] = capsule(own.instantiate);
-    stages["execute"] = capsule(own.execute);
-    targets[own.target] = stages;
+    if (target.instantiate != nullptr) stages["instantiate"] = capsule(target.instantiate);
+    stages["execute"] = capsule(target.execute);
+    targets[target.name] = stages;
   }
   return targets;
 }
@@ -209,10 +209,10 @@ NB_MODULE(_core, m) {
   m.doc() = "fastjax's planner and its handlers for XLA.";
   m.attr("ffi_api_version") = nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR);
   m.def(
-      "registrations", [](bool emulates) { return ToDict(handlers::CpuHandlers(emulates)); }, nb::arg("emulates"),
+      "registrations", [](bool emulates) { return Registrations(handlers::CpuTargets(emulates)); }, nb::arg("emulates"),
       "The CPU handlers, by custom-call target, as jax.ffi registers them; of devices that emulate GPUs, or not.");
   m.def(
-      "gpu_registrations", [](const std::string& platform) { return ToDict(handlers::GpuHandlers(platform)); },
+      "gpu_registrations", [](const std::string& platform) { return Registrations(handlers::GpuTargets(platform)); },
       nb::arg("platform"), "The handlers of CUDA or of ROCm programs.");
   m.def("declared_calls", &DeclaredCalls,
         "By target: (name, needed) of the operands that handlers find, (name, kind, optional) of the attributes, and "
