@@ -54,8 +54,8 @@ class DeviceCounts final : public Rendezvous<CountsArgs> {
     // A call site plans for one launch at a time: its groups and launches share scratch memory.
     const std::lock_guard<std::mutex> lock(mutex_);
     Launch launch = recorder_.Begin();
-    Status status =
-        Guarded([&] { return work_.Do(site(), session.group(), session.args(), site().rank_of, plan_, &launch); });
+    Status status = Guarded(
+        [&] { return work_.GatherAndPlan(site(), session.group(), session.args(), site().rank_of, plan_, &launch); });
     recorder_.End(launch, status, status.ok() && launch.recorded ? work_.Summary(site()) : LaunchSummary{});
     return status;
   }
@@ -74,7 +74,7 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
 
  private:
   Status Prepare(bool* /*found_by_all*/) override {
-    return work_.Do(site().call_site(), group(), args(), site().local_ranks(group()), plan_, launch());
+    return work_.GatherAndPlan(site().call_site(), group(), args(), site().local_ranks(group()), plan_, launch());
   }
   LaunchSummary summary() const override { return work_.Summary(site().call_site()); }
 
@@ -84,8 +84,8 @@ class CountsLaunch final : public ProcessLaunch<CountsArgs> {
 
 }  // namespace
 
-Status CountsWork::Do(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
-                      const std::vector<int32_t>& ranks, const PlanFunction& plan, Launch* launch) {
+Status CountsWork::GatherAndPlan(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
+                                 const std::vector<int32_t>& ranks, const PlanFunction& plan, Launch* launch) {
   Gather(args);
   if (!plan) {
     if (launch->recorded) SumAtHome(site);
@@ -104,7 +104,8 @@ Status CountsWork::Do(const CallSite& site, int32_t group, const std::vector<Cou
   const TakePlan take = std::ref(write);
   Status status = PlanRecorded([&](bool* made) { return plan(traffic_.data(), take, made); }, launch);
   if (status.ok() && !written) {
-    return Status::Internal("fastjax: a stage table has more entries than were to be expected. Please report this.");
+    return Status::Internal(site.Prefix() +
+                            "a stage table has more entries than were to be expected. Please report this.");
   }
   for (size_t p = 0; p < args.size() && status.ok(); ++p) {
     if (args[p].take_table) status = args[p].take_table();
@@ -143,7 +144,8 @@ Status CountsWork::Sum(const CallSite& site, int32_t group, const std::vector<Co
       int64_t& block =
           traffic_[static_cast<size_t>(site.rank_of[p]) * devices + static_cast<size_t>(site.rank_of[peer])];
       if (sizes_[u] > kMaxBlockRows - block) {
-        return Status::Invalid(site.Prefix() + "a device sends 2^31 rows or more to another; split the exchange.");
+        return Status::Invalid(site.Prefix() + site.DeviceName(group, p) + " sends 2^31 rows or more to " +
+                               site.DeviceName(group, peer) + "; split the exchange.");
       }
       block += sizes_[u];
     }

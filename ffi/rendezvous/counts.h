@@ -18,8 +18,8 @@ namespace fastjax {
 class CountsWork {
  public:
   // Gathers, and if there is a plan, writes the tables of the devices of these ranks. `args` is by position.
-  Status Do(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args, const std::vector<int32_t>& ranks,
-            const PlanFunction& plan, Launch* launch);
+  Status GatherAndPlan(const CallSite& site, int32_t group, const std::vector<CountsArgs>& args,
+                       const std::vector<int32_t>& ranks, const PlanFunction& plan, Launch* launch);
   LaunchSummary Summary(const CallSite& site) const {
     return {traffic_.data(), site.plan_row_bytes, 0, stages_, scheduler_};
   }

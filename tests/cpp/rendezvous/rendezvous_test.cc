@@ -417,7 +417,7 @@ std::string Counted(int64_t experts, const std::vector<int64_t>& last) {
   };
   const auto plan = [](const int64_t*, const TakePlan&, bool*) { return Status::Ok(); };
   Launch launch;
-  const Status status = CountsWork().Do(*site, 0, {view(fine), view(last)}, {}, plan, &launch);
+  const Status status = CountsWork().GatherAndPlan(*site, 0, {view(fine), view(last)}, {}, plan, &launch);
   CHECK(status.code == (status.message.empty() ? Code::kOk : Code::kInvalidArgument));
   return status.message;
 }
@@ -428,13 +428,14 @@ TEST(RefusedCounts) {
   // Blocks that no table can hold: a planner could not even add them up.
   constexpr int64_t kLimit = INT32_MAX;
   CHECK_EQ(Counted(0, {0, kLimit, 1, kLimit - 1}), "");
-  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{1, 1, INT64_MAX, INT64_MAX},
-                                            {INT64_MAX, 0, 1, 1},
-                                            {0, kLimit + 1, 1, 1},
-                                            {1, kLimit, 1, 1}}) {
-    CHECK_EQ(Counted(0, sizes),
-             "exchange over axis 'x' (channel 7): a device sends 2^31 rows or more to another; split the exchange.");
-  }
+  const auto refused = [](const std::string& peer, const std::vector<int64_t>& sizes) {
+    CHECK_EQ(Counted(0, sizes), "exchange over axis 'x' (channel 7): device 1 sends 2^31 rows or more to device " +
+                                    peer + "; split the exchange.");
+  };
+  refused("1", {1, 1, INT64_MAX, INT64_MAX});
+  refused("0", {INT64_MAX, 0, 1, 1});
+  refused("0", {0, kLimit + 1, 1, 1});
+  refused("0", {1, kLimit, 1, 1});
   CHECK_EQ(Counted(0, {}), "");
 }
 
