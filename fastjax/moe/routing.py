@@ -27,7 +27,7 @@ and exchanges are plain calls, which have derivatives."""
 UNROUTED = -1  # the expert of choices that go nowhere
 _BITS = 31  # of a count
 # Codes of wrong experts, which are int32 and positive: from here on they are of negative ones. Also
-# in ffi/exchange/counts.cc.
+# in ffi/rendezvous/counts.cc.
 _NEGATIVE = 1 << 30
 
 

@@ -1,4 +1,4 @@
-// Which rows each rail carries, and slices of the rails' lists as transfers.
+// Declares RailSchedule: which rows each rail carries, and slices of the rails' lists as transfers.
 #ifndef FASTJAX_PLANNER_RAIL_SCHEDULE_H_
 #define FASTJAX_PLANNER_RAIL_SCHEDULE_H_
 

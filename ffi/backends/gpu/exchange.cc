@@ -34,7 +34,8 @@ class GpuExchange final : public Rendezvous<ExchangeArgs> {
     Launch launch = recorder_.Begin();
     bool found_by_all = true;  // there are no other processes
     Status status = Guarded([&] {
-      return work_.Do(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all, &launch);
+      return work_.PrepareAndLaunch(site(), session.group(), session.args(), options_, site().rank_of, &found_by_all,
+                                    &launch);
     });
     recorder_.End(launch, status, status.ok() ? work_.summary() : LaunchSummary{});
     return status;

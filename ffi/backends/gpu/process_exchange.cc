@@ -42,7 +42,8 @@ class GpuLaunch final : public ProcessLaunch<ExchangeArgs> {
     const int32_t device = CallerOf(args()[site().local(group()).front()])->device;
     const Gpu& gpu = *shared_->gpus.gpu;
     if (Status status = gpu.Check(gpu.driver().SetDevice(device), device, "be chosen"); !status.ok()) return status;
-    return work_.Do(call, group(), args(), shared_->options, site().local_ranks(group()), found_by_all, launch());
+    return work_.PrepareAndLaunch(call, group(), args(), shared_->options, site().local_ranks(group()), found_by_all,
+                                  launch());
   }
 
   Shared* const shared_;

@@ -37,9 +37,9 @@ void FindServers(int32_t devices_per_server, Layout* layout) {
 
 }  // namespace
 
-Status Work::Do(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
-                const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
-                fastjax::Launch* launch) {
+Status Work::PrepareAndLaunch(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                              const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
+                              fastjax::Launch* launch) {
   if (Status status = prepared_.Load(site, group, args, options, ranks, found_by_all, launch); !status.ok())
     return status;
   GroupTraffic& traffic = prepared_.traffic();

@@ -38,8 +38,9 @@ class Work {
 
   // Checks, plans, and puts all of it on the callers' streams. `args` is by position. `ranks`: of this process's
   // devices. `found_by_all` says, of a mistake, whether every process finds the same.
-  Status Do(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args, const ExchangeOptions& options,
-            const std::vector<int32_t>& ranks, bool* found_by_all, fastjax::Launch* launch);
+  Status PrepareAndLaunch(const CallSite& site, int32_t group, const std::vector<ExchangeArgs>& args,
+                          const ExchangeOptions& options, const std::vector<int32_t>& ranks, bool* found_by_all,
+                          fastjax::Launch* launch);
   LaunchSummary summary() const { return prepared_.summary(); }
 
  private:

@@ -100,7 +100,7 @@ void Loop::Run() {
   while (!halted_.load()) {
     bool worked = RunTasks();
     worked |= Poll();
-    if (Ended() && End()) return;
+    if (Ended() && EndWithoutTasks()) return;
     const Clock::time_point now = Clock::now();
     if (now >= next_tick) {
       Tick(now);
@@ -110,11 +110,11 @@ void Loop::Run() {
     if (worked || (Expecting() && now - last_work < kSpin)) continue;
     Sleep(std::chrono::duration_cast<std::chrono::milliseconds>(next_tick - now) + std::chrono::milliseconds{1});
   }
-  End();
+  static_cast<void>(EndWithoutTasks());
 }
 
 // Ends the loop if there are no tasks: unless it is halted, a task for which Post returned true must be run.
-bool Loop::End() {
+bool Loop::EndWithoutTasks() {
   // Notifies under the lock, so that the waiting thread cannot destroy the condition variable meanwhile.
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!tasks_.empty() && !halted_.load()) return false;

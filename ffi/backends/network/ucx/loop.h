@@ -76,7 +76,7 @@ class Loop {
  private:
   void Run();
   bool RunTasks();
-  bool End();
+  bool EndWithoutTasks();
   void Sleep(std::chrono::milliseconds limit);
 
   int epoll_ = -1;
