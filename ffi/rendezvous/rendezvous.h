@@ -72,8 +72,7 @@ class Rendezvous : public Operation<Args>,
     const std::vector<Args>& args() const { return args_; }  // by position
 
     // Of ranks that one device executes, whose completions wait for nothing: the caller's thread completes all. No
-    // other call site is told of a failure: in place of XLA's run id, such a call has a number below zero, which no
-    // other call has.
+    // other call site is told of a failure: in place of XLA's run id, such a call has a number that no other call has.
     static constexpr int32_t kAllHere = -2;
     // Ends the operation for every device of the group; the session must not be used afterwards. Each device is
     // completed from a thread of its own, but `here` (a position, kAllHere, or -1: none), which the caller's completes.
