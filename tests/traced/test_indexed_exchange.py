@@ -80,6 +80,18 @@ def test_in_a_batch(rng, names, mapped):
         np.testing.assert_array_equal(got[:, number], one(*element))
 
 
+def test_no_derivatives(rng):
+    meta, indices, source, there = drawn(rng)
+
+    def tangent(factors, *operands):
+        run = functools.partial(program(reverse=True), *operands)
+        return jax.jvp(lambda factors: run(factors=factors), (factors,), (factors,))
+
+    operands = there[..., 0], there, np.zeros_like(source), indices, *meta.arrays()
+    with pytest.raises(fastjax.errors.UnsupportedError, match="has no derivatives of its own"):
+        spmd(tangent)(*operands)
+
+
 def in_pairs(rng, devices=8, rows=7):
     """Indices that each row has twice, and the entries of each row, in an order of their own."""
     order = np.stack([rng.permutation(2 * rows) for _ in range(devices)])
