@@ -11,8 +11,8 @@ namespace fastjax::gpu {
 Status Gpu::AddFlight(int32_t device, const void* rows, Flight flight) {
   kernels::Stream stream = nullptr;
   DeviceScope scope(*this);
-  Status status = scope.Choose(device);
-  if (status.ok()) status = SideStream(device, Beside::kExchanges, &stream);
+  Status status = SideStream(device, Beside::kExchanges, &stream);
+  if (status.ok()) status = scope.Choose(device);
   if (status.ok()) status = TakeEvent(device, &flight.end);
   if (status.ok()) status = Check(driver_->RecordEvent(flight.end, stream), device, "record an event");
   if (!status.ok()) {

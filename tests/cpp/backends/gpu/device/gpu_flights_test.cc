@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
+#include <utility>
 
 #include "backends/gpu/device/gpu.h"
 #include "kernels/driver.h"
@@ -102,7 +103,8 @@ TEST(OperandsThatAreNotKept) {
 TEST(NotAdded) {
   const FaultyDriver faulty;
   Device device(faulty.get());
-  for (const int64_t calls : {2, 4}) {
+  for (const auto& [calls, text] :
+       {std::pair<int64_t, const char*>{0, "be chosen"}, {2, "make an event"}, {4, "record an"}}) {
     Computation computation;
     computation.PutOn(device.exchanges);
     std::atomic<bool> let_go{false};
@@ -111,7 +113,7 @@ TEST(NotAdded) {
       computation.LetGo();
     });
     FaultyDriver::FailAfter(calls);
-    CHECK_CONTAINS(device.gpu.AddFlight(0, &device.arrays[1], {}).message, calls == 2 ? "make an event" : "record an");
+    CHECK_CONTAINS(device.gpu.AddFlight(0, &device.arrays[1], {}).message, text);
     CHECK(FaultyDriver::Stop() && let_go);
     thread.join();
     CHECK_CONTAINS(device.Done(&device.arrays[1]).message, "no exchange of emulated device 0");
