@@ -55,7 +55,7 @@ class Options:
         arguments.check_decision("balance", self.balance)
         arguments.check_count("copies", self.copies)
         if self.seconds_per_row is not None:
-            checks.real("seconds_per_row", self.seconds_per_row, 0)
+            checks.real("seconds_per_row, the time of one row,", self.seconds_per_row, 0)
 
 
 @dataclasses.dataclass(frozen=True)

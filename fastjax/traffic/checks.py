@@ -1,8 +1,9 @@
-"""Checks that files and generators share."""
+"""Checks of the numbers and matrices that users give."""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
     """The value as an int; refuses what is none, or out of bounds."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
     if not whole or not least <= value <= most:
-        bounds = f"{least} or more" if most == 2**63 - 1 else f"from {least} to {most}"
+        too_few = not whole or value < least
+        bounds = f"{least} or more" if too_few and most >= 2**31 - 1 else f"from {least} to {most}"
         raise ArgumentError(f"{name} must be an integer, {bounds}; got {value!r}.")
     return int(value)
 
@@ -24,9 +26,11 @@ def real(name: str, value: Any, least: float, most: float = math.inf) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
         value, bool
     )
-    if not number or not math.isfinite(value) or not least <= value <= most:
-        bounds = f"{least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
-        raise ArgumentError(f"{name} must be a number, {bounds}; got {value!r}.")
+    if not number or not least <= value <= min(most, sys.float_info.max):
+        wanted = f"number, from {least:g} to {most:g}"
+        if most == math.inf:
+            wanted = f"finite number, {least:g} or more"
+        raise ArgumentError(f"{name} must be a {wanted}; got {value!r}.")
     return float(value)
 
 

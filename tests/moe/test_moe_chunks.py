@@ -245,13 +245,17 @@ def refused(expert_fn=expert, **options):
     return lambda: compiled(functools.partial(in_chunks, options, None, expert_fn))
 
 
+TIME = "seconds_per_row, the time of one row, must be a finite number, 0 or more; got"
 NEEDS = "needs expert_fn, a function of (rows, params) for the rows of one expert, or grouped_fn"
 test_refusals = refusals(
     ArgumentError,
-    (refused(chunks=0), "chunks must be an integer, from 1 to 2147483647; got 0"),
+    (refused(chunks=0), "chunks must be an integer, 1 or more; got 0"),
     (refused(chunks=7), "chunks must be at most the 6 tokens of a device, got 7"),
-    (refused(chunks=True), "chunks must be an integer, from 1 to 2147483647; got True"),
-    *((refused(seconds_per_row=s), "seconds_per_row must be") for s in (-1.0, float("inf"), "1")),
+    (refused(chunks=True), "chunks must be an integer, 1 or more; got True"),
+    *(
+        (refused(seconds_per_row=s), TIME)
+        for s in (-1.0, float("inf"), float("nan"), "1", True, 10**400)
+    ),
     (refused(takes_one), "expert_fn=takes_one takes other arguments: too many"),
     (refused(all_experts), "expert_fn=all_experts takes other", "missing", "'params'"),
     (refused(jnp.zeros(3)), "expert_fn is ", "Array", ", no function."),
