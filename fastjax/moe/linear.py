@@ -27,6 +27,7 @@ Without a token JAX finds derivatives, with one there are none.
 def named(scope: str, start: Start) -> Start:
     """Names the operations of a start, and of what it begins: for statistics and profiles."""
 
+    @functools.wraps(start)
     def begin(*args: Any) -> Begun:
         begun = jax.named_scope(scope)(start)(*args)
         return begun._replace(results=jax.named_scope(scope)(begun.results))

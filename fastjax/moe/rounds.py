@@ -137,18 +137,18 @@ def _divide(choices: Sequence[Choices], arrangements: Sequence[Arrangement]) -> 
     (gathered,) = group.gather([jnp.stack(of_parts, 1)])  # (senders, parts, chunks, experts)
     rows = gathered.sum(0, dtype=jnp.int32)
 
-    def take(filled: _Round, rows: jax.Array) -> tuple[_Round, _Round]:
+    def take(filled: _Round, rows: jax.Array) -> tuple[_Round, tuple[jax.Array, Computed]]:
         together = _fill(filled.number, filled.rows + rows, arrangements)
         alone = _fill(filled.number + 1, rows, arrangements)
         made = jax.tree.map(lambda a, b: jnp.where(together.fits, a, b), together, alone)
-        return made, made
+        return made, (made.number, made.computed)
 
     start = _fill(jnp.zeros_like(rows[0, 0, 0]), jnp.zeros_like(rows[0]), arrangements)
-    last, filled = jax.lax.scan(take, start, rows)
-    is_last = jnp.diff(filled.number, append=last.number + 1)[:, None] > 0  # of its round
-    whole = jax.tree.map(lambda each: jnp.where(is_last, each, 0), filled.computed)
+    last, (numbers, filled) = jax.lax.scan(take, start, rows)
+    is_last = jnp.diff(numbers, append=last.number + 1)[:, None] > 0  # of its round
+    whole = jax.tree.map(lambda each: jnp.where(is_last, each, 0), filled)
     computed = Computed(whole.rows.sum(0, dtype=jnp.int32), whole.copies.max(0))
-    of_tokens = [look_up(filled.number, part) for part in part_of]
+    of_tokens = [look_up(numbers, part) for part in part_of]
     return Rounds(of_tokens, batch_max(last.number + 1), computed)
 
 

@@ -32,7 +32,8 @@ class Experts:
       devices: how many these are.
       alignment: each expert's rows are padded to a multiple of it.
       balance: whether devices of a server compute for each other.
-      available: rows that find room on each device, whichever of its experts they are of.
+      available: rows that find room on each device, whichever of its experts they are of; 0 until
+        they are given room.
       rows: room of each device, with that for padding.
       drop: whether rows without room are dropped, or go in a further round; None if all find it.
     """
