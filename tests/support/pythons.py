@@ -37,5 +37,5 @@ def ended(
 def printed(*arguments: str | Path, **options: Any) -> str:
     """What one printed that has ended well."""
     done = ended(*arguments, **options)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-20000:]
     return done.stdout

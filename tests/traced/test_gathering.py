@@ -140,8 +140,8 @@ def test_layers_have_no_collective_of_xla(options):
 
 @pytest.mark.parametrize("options", OPTIONS[1:2])
 def test_a_device_that_fails_is_an_error_on_all(options):
-    """In a callback before the layer, once; then the layer works again."""
-    fails = [True]
+    """In a callback before the layer; then the layer works again, at once."""
+    fails = [False]
 
     def load(x, device):
         if fails[0] and device == 3:
@@ -159,12 +159,14 @@ def test_a_device_that_fails_is_an_error_on_all(options):
             local, mesh=mesh_of(), in_specs=P("x"), out_specs=P("x"), check_vma=False
         )
         run = jax.jit(mapped)
-        with pytest.raises((jax.errors.JaxRuntimeError, ValueError)):
-            jax.block_until_ready(run(x, ids))
-        fails[0] = False
-        # A busy machine may take longer than that, which is no failure of the layer.
-        told = (error_of(run(x, ids)) for _ in range(10))
-        assert next(text for text in told if " waited " not in text) == ""
+        told = [" waited "]
+        while " waited " in told[-1] and len(told) < 4:  # as on a busy machine
+            fails[0] = True
+            with pytest.raises((jax.errors.JaxRuntimeError, ValueError)):
+                jax.block_until_ready(run(x, ids))
+            fails[0] = False
+            told.append(error_of(run(x, ids)))
+        assert told[-1] == "", told
 
 
 def layers_that_differ(pairs):
