@@ -58,14 +58,14 @@ class Layer:
     Attributes:
       function: of parameters and tokens, to the layer's result.
       params: for each of `PREFERENCES`.
-      x: tokens.
       scope: of its mesh.
+      x: tokens.
     """
 
     function: Callable[[Any, jax.Array], jax.Array]
     params: Sequence[Any]
-    x: jax.Array
     scope: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    x: jax.Array = field(default_factory=tokens)
 
 
 @dataclass(frozen=True)

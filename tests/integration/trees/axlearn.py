@@ -41,7 +41,7 @@ def build(module: ModuleType) -> tree.Layer:
         params | {"gate_weight": tree.prefer_first(params["gate_weight"], preference)}
         for preference in tree.PREFERENCES
     ]
-    return tree.Layer(function, given, tree.tokens(), lambda: mesh)
+    return tree.Layer(function, given, lambda: mesh)
 
 
 EDITS = [

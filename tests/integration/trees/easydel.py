@@ -66,7 +66,7 @@ def build(module: ModuleType) -> tree.Layer:
         return layer._sparse_moe_call(x, gate, *kernels, act_fn=jax.nn.silu)[0]
 
     given = [(tree.prefer_first(router, preference), kernels) for preference in tree.PREFERENCES]
-    return tree.Layer(function, given, tree.tokens())
+    return tree.Layer(function, given)
 
 
 EDITS = [

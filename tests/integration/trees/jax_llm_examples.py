@@ -1,6 +1,7 @@
 """The layer of Qwen3 in jax-llm-examples: all devices have all tokens, and results are summed."""
 
 import dataclasses
+import functools
 from types import ModuleType
 
 import jax
@@ -37,12 +38,8 @@ def build(module: ModuleType) -> tree.Layer:
             dataclasses.replace(params, w_router=tree.prefer_first(params.w_router, preference))
             for preference in tree.PREFERENCES
         ]
-    return tree.Layer(
-        lambda params, x: module.moe_block(x, params, config),
-        given,
-        tree.tokens(),
-        lambda: jax.set_mesh(mesh),
-    )
+    scope = functools.partial(jax.set_mesh, mesh)
+    return tree.Layer(lambda params, x: module.moe_block(x, params, config), given, scope)
 
 
 EDITS = [

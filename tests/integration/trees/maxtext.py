@@ -67,9 +67,7 @@ def build(module: ModuleType, **options: Any) -> tree.Layer:
         stack.enter_context(linen.logical_axis_rules(config.logical_axis_rules))
         return stack
 
-    return tree.Layer(
-        lambda params, x: nnx.merge(definition, params, rest)(x)[0], given, tree.tokens(), scope
-    )
+    return tree.Layer(lambda params, x: nnx.merge(definition, params, rest)(x)[0], given, scope)
 
 
 EDITS = [

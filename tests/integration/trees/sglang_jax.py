@@ -40,7 +40,7 @@ def build(module: ModuleType) -> tree.Layer:
         weights, ids = jax.lax.top_k(jax.nn.softmax(rows @ router), tree.TOP_K)
         return nnx.merge(definition, experts)(rows, weights, ids).reshape(x.shape)
 
-    return tree.Layer(function, given, tree.tokens(), lambda: jax.set_mesh(mesh))
+    return tree.Layer(function, given, lambda: jax.set_mesh(mesh))
 
 
 EDITS = [

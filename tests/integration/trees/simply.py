@@ -1,5 +1,6 @@
 """Google DeepMind's simply: rows travel by two ragged exchanges."""
 
+import functools
 import types
 from types import ModuleType
 
@@ -34,12 +35,8 @@ def build(module: ModuleType) -> tree.Layer:
     for preference in tree.PREFERENCES:
         router = {"w": tree.prefer_first(params["router"]["w"], preference)}
         given.append(params | {"router": router})
-    return tree.Layer(
-        lambda params, x: layer.apply(params, x)[0],
-        given,
-        tree.tokens(),
-        lambda: jax.set_mesh(mesh),
-    )
+    scope = functools.partial(jax.set_mesh, mesh)
+    return tree.Layer(lambda params, x: layer.apply(params, x)[0], given, scope)
 
 
 EDITS = [

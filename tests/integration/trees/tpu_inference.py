@@ -55,7 +55,7 @@ def build(module: ModuleType) -> tree.Layer:
         return result.reshape(x.shape)
 
     given = [(tree.prefer_first(router, preference), kernels) for preference in tree.PREFERENCES]
-    return tree.Layer(function, given, tree.tokens())
+    return tree.Layer(function, given)
 
 
 EDITS = [

@@ -53,7 +53,7 @@ def build(module: ModuleType) -> tree.Layer:
         on_device, check_vma=False, mesh=mesh, in_specs=(spread, jax.P(), spread), out_specs=spread
     )
     given = [(tree.prefer_first(router, preference), experts) for preference in tree.PREFERENCES]
-    return tree.Layer(lambda params, x: mapped(x, *params), given, tree.tokens())
+    return tree.Layer(lambda params, x: mapped(x, *params), given)
 
 
 EDITS = [

@@ -58,9 +58,7 @@ def build(module: ModuleType) -> tree.Layer:
         router: Any = params["router"]["kernel"]
         router[...] = tree.prefer_first(router[...], preference)
         given.append(params)
-    return tree.Layer(
-        lambda params, x: nnx.merge(definition, params)(x), given, tree.tokens(), lambda: mesh
-    )
+    return tree.Layer(lambda params, x: nnx.merge(definition, params)(x), given, lambda: mesh)
 
 
 EDITS = [

@@ -59,30 +59,17 @@ template <typename T>
 struct OursOf<T*> {
   using Type = typename OursOf<T>::Type*;
 };
-template <>
-struct OursOf<ncclResult_t> {
-  using Type = Result;
-};
-template <>
-struct OursOf<ncclDataType_t> {
-  using Type = DataType;
-};
-template <>
-struct OursOf<ncclUniqueId> {
-  using Type = UniqueId;
-};
-template <>
-struct OursOf<ncclConfig_t> {
-  using Type = Config;
-};
-template <>
-struct OursOf<ncclComm_t> {
-  using Type = Comm;
-};
-template <>
-struct OursOf<cudaStream_t> {
-  using Type = void*;
-};
+#define OURS_OF(theirs, ours) \
+  template <>                 \
+  struct OursOf<theirs> {     \
+    using Type = ours;        \
+  }
+OURS_OF(ncclResult_t, Result);
+OURS_OF(ncclDataType_t, DataType);
+OURS_OF(ncclUniqueId, UniqueId);
+OURS_OF(ncclConfig_t, Config);
+OURS_OF(ncclComm_t, Comm);
+OURS_OF(cudaStream_t, void*);
 template <typename R, typename... Arguments>
 struct OursOf<R(Arguments...)> {
   using Type = typename OursOf<R>::Type(typename OursOf<Arguments>::Type...);
