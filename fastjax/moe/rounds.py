@@ -205,8 +205,10 @@ def further(
     experts: Experts,
     chosen: jax.Array,
     values: Any,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     """The results of tokens that go in further rounds, and zero for others.
+
+    And the tokens, for the first round, which begins after these.
 
     Args:
       arrangement: by `arrange_further`.
@@ -229,38 +231,21 @@ def further(
 
     constants = jnp.concatenate(rounds.of_tokens), others, chosen
     with jax.named_scope("moe_round"):
-        return _summed(of_round, in_reverse_mode(floats), constants, rounds.number)
-
-
-@jax.custom_vjp
-def in_turn(made: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The results of further rounds, and the tokens for the first, which begins after these.
-
-    Backward it is the other way round: cotangents of further rounds begin when those of the tokens
-    are there. So the arrays of the first, which are kept for the backward pass, are never there
-    together with those of another.
-    """
-    return made, after(x, made)
-
-
-def _in_turn_forward(*operands: jax.Array) -> Any:
-    return in_turn(*operands), None
-
-
-def _in_turn_backward(_: None, cts: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    made_ct, x_ct = cts
-    return after(made_ct, x_ct), x_ct
-
-
-in_turn.defvjp(_in_turn_forward, _in_turn_backward)
+        return _summed(of_round, in_reverse_mode(floats), values[0], constants, rounds.number)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _summed(function: Callable[..., Any], values: Any, constants: Any, count: jax.Array) -> Any:
-    """The sum of `function(n, values, constants)` over n from 1 on, below a count.
+def _summed(
+    function: Callable[..., Any], values: Any, later: Any, constants: Any, count: jax.Array
+) -> tuple[Any, Any]:
+    """The sum of `function(n, values, constants)` over n from 1 on, below a count; and `later`.
 
     The derivative is another such sum, so there are derivatives of any order, and nothing is kept
     for any n: the backward pass makes the results of each again.
+
+    `later` is for what begins after the sum. Backward it is the other way round: the sum of
+    cotangents begins when that of `later` is there. So the arrays that what is later keeps for the
+    backward pass are never there together with those of the sum.
     """
     made = jax.eval_shape(function, count, values, constants)
     start = jax.tree.map(lambda a: jnp.zeros_like(count, a.dtype, shape=a.shape), made)
@@ -268,22 +253,31 @@ def _summed(function: Callable[..., Any], values: Any, constants: Any, count: ja
     def add(n: jax.Array, total: Any) -> Any:
         return jax.tree.map(jnp.add, total, function(n, values, constants))
 
-    return jax.lax.fori_loop(1, count, add, start)
+    total = jax.lax.fori_loop(1, count, add, start)
+    return total, _after(later, total)
+
+
+def _after(values: Any, earlier: Any) -> Any:
+    return jax.tree.map(lambda value: after(value, *jax.tree.leaves(earlier)), values)
 
 
 def _summed_forward(function: Callable[..., Any], *operands: Any) -> Any:
-    return _summed(function, *operands), operands
+    values, _, *rest = operands
+    return _summed(function, *operands), (values, *rest)
 
 
-def _summed_backward(function: Callable[..., Any], operands: Any, ct: Any) -> Any:
-    values, constants, count = operands
+def _summed_backward(function: Callable[..., Any], kept: Any, cts: tuple[Any, Any]) -> Any:
+    values, constants, count = kept
+    ct, later_ct = cts
 
     def cotangents(n: jax.Array, values: Any, constants: Any) -> Any:
         values, ct = values
         _, back = jax.vjp(lambda values: function(n, values, constants), values)
         return back(ct)[0]
 
-    return _summed(cotangents, (values, ct), constants, count), None, None
+    values = values, _after(ct, later_ct)
+    made: Any = _summed(cotangents, values, None, constants, count)
+    return made[0], later_ct, None, None
 
 
 _summed.defvjp(_summed_forward, _summed_backward)

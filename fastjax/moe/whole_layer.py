@@ -18,7 +18,7 @@ from fastjax.moe import arguments, pipeline, programs, replication, routing
 from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange, chunks_of
 from fastjax.moe.groups import grouped_map, padded
 from fastjax.moe.planning import find_room
-from fastjax.moe.rounds import arrange_further, further, in_turn, plan_first
+from fastjax.moe.rounds import arrange_further, further, plan_first
 from fastjax.moe.ways import Experts, Params
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
@@ -223,8 +223,7 @@ def _run(
     made = None
     if later is not None:
         values = x, weights, params, captured
-        made = further(later, rounds, experts, choices.experts, values)
-        made, x = in_turn(made, x)
+        made, x = further(later, rounds, experts, choices.experts, values)
     each = [None if weights is None else weights[at] for at in slices]
     result = pipeline.run([x[at] for at in slices], each, plans, experts, copied)
     if made is not None:
