@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fastjax.moe import types
+from fastjax.moe.linear import Arrays, Begun, depart
 from fastjax.moe.routing import Crossing, Token
-from fastjax.moe.transit import Arrays, Begun, depart
 from fastjax.traced.nonnegative import look_up
 
 

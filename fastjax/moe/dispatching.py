@@ -11,12 +11,11 @@ from jax.typing import DTypeLike
 
 from fastjax import jax_compat
 from fastjax.errors import ArgumentError
-from fastjax.moe import arguments, routing
+from fastjax.moe import arguments, routing, steps
 from fastjax.moe.arrangement import Options, arrange
 from fastjax.moe.copies import Copies
 from fastjax.moe.plans import plan_dispatches
 from fastjax.moe.routing import Route
-from fastjax.moe.ways import check_rows, factors_at_experts, finish_sums, start_sums
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.plan import TracedPlan
@@ -171,7 +170,7 @@ def dispatch(
     x, expert_ids = jax_compat.vary_together((x, expert_ids), arrangement.group.axes)
     plans = plan_dispatches([routing.check(expert_ids, num_experts)], [arrangement])
     (way,) = plans.ways
-    spread = way.spread(way.start(x, weights, None), None)
+    spread = steps.spread(way, steps.start(way, x, weights, None), None)
     if way.crossing is not None:
         weights = spread.factors(None)
     handle = Handle(
@@ -214,15 +213,15 @@ def combine(
       ArgumentError: shapes or types do not fit the handle.
     """
     _check_handle(handle)
-    rows = check_rows(rows, handle.route.rows)
+    rows = steps.check_rows(rows, handle.route.rows)
     factors = handle.weights
     if weights is not None:
         factors = arguments.check_weights(weights, (*handle.shape, handle.kept.shape[-1]))
         if handle.deduplicated:
             arguments.check_travelling(factors, True)
-            factors = factors_at_experts(factors, handle.route)
-    sent = start_sums(rows, factors, handle.route, payload_dtype)
-    tokens, _ = finish_sums(sent, factors, handle.route)
+            factors = steps.factors_at_experts(factors, handle.route)
+    sent = steps.start_sums(rows, factors, handle.route, payload_dtype)
+    tokens, _ = steps.finish_sums(sent, factors, handle.route)
     return tokens.astype(rows.dtype).reshape(*handle.shape, tokens.shape[1])
 
 
@@ -252,7 +251,7 @@ def take_weights(handle: Handle) -> tuple[jax.Array, Handle]:
             "them once."
         )
     if not handle.deduplicated:
-        weights = factors_at_experts(weights, handle.route)
+        weights = steps.factors_at_experts(weights, handle.route)
     return weights.reshape(-1), dataclasses.replace(handle, weights=None)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from fastjax import jax_compat
 from fastjax.moe import linear, types, wire
+from fastjax.moe.linear import Arrays, Begun, send
 from fastjax.moe.routing import Route, Token
-from fastjax.moe.transit import Arrays, Begun, send
 from fastjax.traced.nonnegative import quotient
 from fastjax.traced.planned_exchange import summable
 from fastjax.traced.reverse_mode import in_reverse_mode

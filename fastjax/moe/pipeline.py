@@ -18,23 +18,12 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, custom_vjp_primal_tree_values
 
 from fastjax import jax_compat
-from fastjax.moe import types
-from fastjax.moe.linear import is_moving
+from fastjax.moe import steps, types
+from fastjax.moe.linear import Begun, is_moving
+from fastjax.moe.planning import Way
 from fastjax.moe.plans import Plans
 from fastjax.moe.routing import Token
-from fastjax.moe.transit import Begun
-from fastjax.moe.ways import (
-    Experts,
-    Kept,
-    Params,
-    Spread,
-    Way,
-    Weights,
-    check_rows,
-    finish_sums,
-    one_chunk,
-    start_sums,
-)
+from fastjax.moe.steps import Experts, Kept, Params, Spread, Weights
 from fastjax.traced.after import after
 from fastjax.traced.reverse_mode import in_reverse_mode
 
@@ -67,7 +56,7 @@ def run(
         on all devices, perhaps.
     """
     if len(x) == 1:
-        return one_chunk(x[0], weights[0], plans.ways[0], experts, params)
+        return steps.one_chunk(x[0], weights[0], plans.ways[0], experts, params)
     params, captured = params
     values = _Values(tuple(x), tuple(weights), params)
     operands = values, tuple(plans.ways), plans.token
@@ -140,7 +129,7 @@ _derived.defvjp(_derived_forward, _derived_backward)
 def _one_by_one(experts: Experts, values: _Values, ways: Sequence[Way]) -> tuple[jax.Array, ...]:
     """The results, by exchanges without an order, which have all derivatives."""
     chunks = zip(values.x, values.weights, ways, strict=True)
-    return tuple(one_chunk(*chunk, experts, values.params) for chunk in chunks)
+    return tuple(steps.one_chunk(*chunk, experts, values.params) for chunk in chunks)
 
 
 def _cotangents(
@@ -243,24 +232,24 @@ def _forward(
             made, vjp = jax.vjp(of, rows, floats)
         else:
             made, vjp = jax.vjp(functools.partial(of, rows), floats)
-        return check_rows(made, route.rows), factors, vjp
+        return steps.check_rows(made, route.rows), factors, vjp
 
     def start_back(chunk: int, spread: Spread, made: Any, token: Token) -> Begun:
         rows, factors, _ = made
         payload_dtype = ways[chunk].arrangement.payload_dtype
-        return start_sums(rows, factors, spread.route, payload_dtype, token, spread.token)
+        return steps.start_sums(rows, factors, spread.route, payload_dtype, token, spread.token)
 
     returning, last = in_order(
         range(len(ways)),
         token,
-        lambda c, token: ways[c].start(values.x[c], values.weights[c], token),
-        lambda c, sent, token: ways[c].spread(sent, token),
+        lambda c, token: steps.start(ways[c], values.x[c], values.weights[c], token),
+        lambda c, sent, token: steps.spread(ways[c], sent, token),
         work,
         start_back,
     )
     results, kept = [], []
     for chunk, spread, (made, factors, vjp), sent in returning:
-        sums, choices = finish_sums(sent, values.weights[chunk], spread.route, last)
+        sums, choices = steps.finish_sums(sent, values.weights[chunk], spread.route, last)
         results.append(sums.astype(made.dtype))
         if wanted is None:
             continue
@@ -285,7 +274,7 @@ def _backward(
     def work(chunk: int, spread: Spread, turn: Token) -> tuple[jax.Array | None, jax.Array | None]:
         nonlocal params_ct
         arrays, vjp = kept[chunk]
-        made_ct, factors_ct = ways[chunk].weigh(_rows(spread, turn), arrays)
+        made_ct, factors_ct = steps.weigh(ways[chunk], _rows(spread, turn), arrays)
         *rows_ct, of_chunk = vjp(made_ct)
         params_ct = list(map(jnp.add, params_ct, of_chunk)) if params_ct else of_chunk
         return rows_ct[0] if wanted.x else None, factors_ct
@@ -294,18 +283,18 @@ def _backward(
         rows, each = made
         if rows is None and each is None:
             return None
-        return ways[chunk].start_back(rows, each, kept[chunk][0], token, spread.token)
+        return steps.start_back(ways[chunk], rows, each, kept[chunk][0], token, spread.token)
 
     returning, last = in_order(
         range(len(kept) - 1, -1, -1),
         jnp.zeros((), jnp.float32),
-        lambda c, token: ways[c].start_cotangents(cts[c], kept[c][0], token),
-        lambda c, sent, token: ways[c].spread_cotangents(sent, kept[c][0], token),
+        lambda c, token: steps.start_cotangents(ways[c], cts[c], kept[c][0], token),
+        lambda c, sent, token: steps.spread_cotangents(ways[c], sent, kept[c][0], token),
         work,
         start_back,
     )
     for chunk, _, _, sent in returning:
-        rows, each = ways[chunk].finish_back(sent, cts[chunk], kept[chunk][0], last)
+        rows, each = steps.finish_back(ways[chunk], sent, cts[chunk], kept[chunk][0], last)
         if wanted.x:
             assert rows is not None
             x_cts[chunk] = rows.astype(values.x[chunk].dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from fastjax.moe import checkpoint, routing
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.levelled import Levelled, deal, level, of_kept
+from fastjax.moe.linear import Trip
 from fastjax.moe.routing import Choices, Crossing, Route, Sorted, Token
 from fastjax.moe.servers import Servers
 from fastjax.traced.after import after
@@ -34,6 +36,33 @@ class Room(NamedTuple):
     dropped: jax.Array
     expert_rows: jax.Array
     device_rows: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A chunk that has been planned: there is a row for each choice, or for each token and server.
+
+    Rows that cross to servers are copied inside these.
+
+    Attributes:
+      trip: of the rows.
+      room: which choices found it.
+      arrangement: what has been decided of all chunks.
+      numbers: where tokens cross, of each choice's expert; see `Servers.number_in_server`.
+      levelled: how experts are then, if they are.
+    """
+
+    trip: Trip
+    room: Room
+    arrangement: Arrangement = dataclasses.field(metadata={"static": True})
+    numbers: jax.Array | None = None
+    levelled: Levelled | None = None
+
+    @property
+    def crossing(self) -> Crossing | None:
+        """Between servers, where tokens cross."""
+        return self.trip if isinstance(self.trip, Crossing) else None
 
 
 def route(

@@ -13,8 +13,8 @@ from fastjax.moe import planning, routing
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.copies import Copies, plan_copies
 from fastjax.moe.levelled import Levelled, level
+from fastjax.moe.planning import Way
 from fastjax.moe.routing import Choices, Token
-from fastjax.moe.ways import Way
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up
 

@@ -19,7 +19,7 @@ from fastjax.jax_compat import Axes
 from fastjax.moe import checkpoint, routing, types
 from fastjax.moe.arrangement import Arrangement
 from fastjax.moe.planning import sizes_to_plan
-from fastjax.moe.ways import Experts, add_up, check_rows
+from fastjax.moe.steps import Experts, add_up, check_rows
 from fastjax.topology import Topology
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up

@@ -24,7 +24,7 @@ from fastjax.moe.levelled import Levelled, deal, level
 from fastjax.moe.plans import Plans, plan_dispatches
 from fastjax.moe.routing import Choices
 from fastjax.moe.servers import Servers
-from fastjax.moe.ways import Experts, one_chunk
+from fastjax.moe.steps import Experts, one_chunk
 from fastjax.traced.after import after
 from fastjax.traced.nonnegative import look_up, permuted, quotient
 from fastjax.traced.reverse_mode import in_reverse_mode

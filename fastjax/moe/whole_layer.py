@@ -19,7 +19,7 @@ from fastjax.moe.arrangement import ROUND_FACTOR, Arrangement, Options, arrange,
 from fastjax.moe.groups import grouped_map, padded
 from fastjax.moe.planning import find_room
 from fastjax.moe.rounds import arrange_further, further, plan_first
-from fastjax.moe.ways import Experts, Params
+from fastjax.moe.steps import Experts, Params
 from fastjax.topology import AxisName, Topology
 from fastjax.traced.axes import resolve_axis
 from fastjax.traced.nonnegative import look_up
