@@ -230,12 +230,12 @@ class ConnectedRig : public TransportRig {
 class Stopped {
  public:
   Stopped(TransportRig* rig, int32_t process) {
-    std::promise<void> holds;
-    rig->transport(process).Post([this, &holds] {
-      holds.set_value();
-      go_.get_future().wait();
+    const auto holds = std::make_shared<std::promise<void>>();
+    rig->transport(process).Post([holds, go = go_.get_future().share()] {
+      holds->set_value();
+      go.wait();
     });
-    holds.get_future().wait();
+    holds->get_future().wait();
   }
   ~Stopped() { go_.set_value(); }
   Stopped(const Stopped&) = delete;
